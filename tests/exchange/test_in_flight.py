@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import signal
 from collections.abc import Sequence
@@ -16,15 +17,16 @@ from torch.nn import functional
 
 from splitvfl.attacks import NormAttack
 from splitvfl.defenses import GaussianIR, Isotropic
-from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
+from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, ProtocolError
 from splitvfl.exchange.noise import HdpNoiseSettings
 from splitvfl.exchange.split import Split
 from splitvfl.hooks import View
 from splitvfl.learning.schedule import EarlyStopping
+from splitvfl.messaging.conversation import Half, Outbox, converse
 from splitvfl.messaging.messages import Message
 from splitvfl.run.trainer import Trainer
 from splitvfl.run.training import Interrupted, Status
-from tests.builders import same, small_trainer, weights
+from tests.builders import ACTIVE, WIDTH, awaited, passive_party, same, sgd, small_trainer, weights
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.3, momentum=0.9),
@@ -244,6 +246,47 @@ def test_messages_that_are_sent_again_are_the_same_with_noise_and_all(tmp_path: 
     twice = first.keys() & second.keys()
     assert {("activation", 4), ("gradient", 4)} <= twice
     assert all(torch.equal(first[one], second[one]) for one in twice)
+
+
+@pytest.mark.parametrize(
+    ("answers", "complaint"),
+    [
+        ([(1, 0.1, 6)], "expected gradient of step 0 from bank, got gradient of step 1"),
+        ([(0, 0.1, 5)], "expected gradient of step 0 from bank to be 6 x 4"),
+        ([(0, math.nan, 6)], "gradient of step 0 from bank holds NaN"),
+        ([(0, 1e38, 6)], "gradients of the weights of telecom at step 0 overflow"),
+        ([(0, 0.1, 6), (0, 0.1, 6)], "expected gradient of step 1 from bank, got gradient of step 0"),
+        ([(0, 0.1, 6), (1, math.inf, 6)], "gradient of step 1 from bank holds NaN"),
+    ],
+)
+def test_a_gradient_that_does_not_fit_its_activation_changes_no_weight(
+    answers: list[tuple[int, float, int]], complaint: str
+) -> None:
+    party = passive_party("telecom", optimizer=sgd)
+    side = Split(in_flight=2).passive(party, ACTIVE)
+    batches = [party.train_batch(torch.arange(6) + 6 * step) for step in range(2)]
+    before = [weight.clone() for weight in party.module.parameters()]
+
+    def ours() -> Half:
+        for step, batch in enumerate(batches):
+            yield from side.step(batch, step)
+        yield from side.drain()
+
+    def theirs() -> Half:
+        for step in range(2):
+            yield Outbox(wait=(awaited("telecom", step=step, shape=(6, WIDTH)),))
+        for step, value, rows in answers:
+            gradient = torch.full((rows, WIDTH), value)
+            yield Outbox(send=(Message(ACTIVE, "telecom", "gradient", step, gradient),))
+
+    with pytest.raises(ProtocolError, match=complaint):
+        converse({"telecom": ours(), ACTIVE: theirs()})
+
+    changed = [not torch.equal(one, other) for one, other in zip(party.module.parameters(), before, strict=True)]
+    assert any(changed) == (len(answers) > 1)  # by the one before, which fitted
+    assert side.under_way
+    list(side.open())
+    assert not side.under_way
 
 
 def test_calculated_noise_is_refused_beside_them() -> None:
