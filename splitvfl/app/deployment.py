@@ -98,6 +98,7 @@ class Deployment:
         self.own = own or own_data(config, name)
         self.assembly = Assembly(config, self.own.data, vouching=addresses.vouching(self._meeting))
         self.assembly.check_batch_size(self.own.data.train.count)
+        self.assembly.exchange.check_shards(config.train.shards)
         self._check_noise_seed()
         self._check_selection_seed(addresses)
         self._batches = Batches(
@@ -106,6 +107,7 @@ class Deployment:
             seed=config.train.seed,
             drop_last=config.train.drop_last,
             block_rows=self.assembly.block_rows,
+            shards=config.train.shards,
             held_out_every=None
             if config.train.early_stopping is None
             else config.train.early_stopping.validation_every,
@@ -288,6 +290,7 @@ class Deployment:
             exchange=self.assembly.exchange.terms(),
             autocast=narrow_dtype(train.autocast),
             wire=narrow_dtype(section.wire),
+            shards=train.shards,
         )
         noise = self.assembly.noise
         # On the rate and the norm rests what a run says of its labels.

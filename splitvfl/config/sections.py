@@ -67,6 +67,7 @@ from splitvfl.exchange.base import NO_PRIVATE_TOP, Exchange
 from splitvfl.exchange.scoring import ACTIVE, COORDINATOR
 from splitvfl.hooks import PHASES, At, Attack, Crossing, Phase, checked_phases, crossing_of, record_loss_of
 from splitvfl.leakage.canaries import LEAST_CANARIES
+from splitvfl.learning.batches import MOST_SHARDS
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.settings import Settings
 from splitvfl.party.recipe import Count, Recipe
@@ -382,6 +383,8 @@ class TrainConfig(Settings):
         block_rows: Neighbouring records that are shuffled as one before they are shuffled with others
             (:class:`splitvfl.data.Batches`); ``null`` takes 4096 for ``tables``, which are read from disk, and 1 for
             all other data.
+        shards: Into how many runs of neighbours the records are divided, each with an order of its own, of which every
+            batch has its part: the order of that many workers, in one process.
         optimizer: How weights are updated, at every party on its own.
         embedding_optimizer: That of tables with sparse gradients (``model.sparse``), which ``optimizer`` and its weight
             decay then leave alone; ``null`` takes row-wise Adagrad.
@@ -406,6 +409,7 @@ class TrainConfig(Settings):
     batch_size: Annotated[RowCount | Literal["all"], BeforeValidator(_batch_size)] = 256
     drop_last: bool = False
     block_rows: RowCount | None = None
+    shards: Annotated[int, Field(ge=1, le=MOST_SHARDS)] = 1
     optimizer: Annotated[NamedSection, _OPTIMIZERS] = Field(default_factory=partial(_OPTIMIZERS.default, _ADAM))
     embedding_optimizer: Annotated[NamedSection, _EMBEDDING_OPTIMIZERS] | None = None
     private_top_optimizer: Annotated[NamedSection, _OPTIMIZERS] | None = None

@@ -221,6 +221,19 @@ class Exchange(ABC):
         if party.private_top is not None and not self.has_private_top:
             raise ConfigError(f"exchange {self.name} {NO_PRIVATE_TOP} ({party.name} has one)")
 
+    def check_shards(self, shards: int) -> None:
+        """Check that it takes steps over records that are divided into shards, as those of several workers are.
+
+        Raises:
+            ConfigError: If it does not, and there are several: none does but exchange split, as a rule.
+        """
+        if shards > 1:
+            raise ConfigError(
+                f"exchange {self.name}: takes no shards: with W workers it would open W sums a step, and so W times as "
+                "many equations about what is encrypted, and what it counts of a step is of one batch; take exchange "
+                "split"
+            )
+
     def check_noise(self, party: ActiveParty, *, epochs: int) -> None:  # noqa: B027 - most have no limit
         """Check that what crosses can hold the noise of defenses at the active party, as far as they tell its size.
 

@@ -140,6 +140,7 @@ def agreed_settings(
     exchange: Mapping[str, object],
     autocast: torch.dtype | None,
     wire: torch.dtype | None,
+    shards: int = 1,
 ) -> dict[str, object]:
     """Return the settings of a run that every party must have alike, by the names under which they are compared.
 
@@ -161,6 +162,7 @@ def agreed_settings(
         **exchange,
         "autocast": _dtype_name("autocast", autocast, none="off"),
         "wire": _dtype_name("wire", wire, none="as computed"),
+        **({} if shards == 1 else {"shards of the records": shards}),
     }
 
 

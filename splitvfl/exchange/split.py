@@ -81,6 +81,19 @@ class Split(Exchange):
         clips = {} if self.receiver_clips == NO_CLIPS else self.receiver_clips.terms()
         return super().terms() | clips | ({"batches in flight": self.in_flight} if self.in_flight else {})
 
+    def check_shards(self, shards: int) -> None:
+        """Check that nothing that is agreed on counts records of a batch.
+
+        Raises:
+            ConfigError: If something does, and there are several shards.
+        """
+        counts = "noise" if self.noise is not None else "receiver_clips" if self.receiver_clips != NO_CLIPS else ""
+        if shards > 1 and counts:
+            raise ConfigError(
+                f"exchange.{counts}: is calculated for batches of one size, and those of {shards} shards differ; leave "
+                "it out, or train in one shard"
+            )
+
     def active(self, party: ActiveParty) -> Side:
         """Return the active party's side.
 

@@ -16,6 +16,9 @@ from splitvfl.errors import ArgumentError, DataError
 
 Rows = npt.NDArray[np.int64]
 
+MOST_SHARDS = 4096
+"""Into how many shards records are divided at most."""
+
 BLOCK_ROWS = 4096
 """Rows in a block where data are read from disk: long enough to be read at one go, the same at every party."""
 
@@ -40,6 +43,11 @@ class Batches:
     and only a pool's order is in memory. It does not make every order equally likely: most batches hold records of one
     pool only. A table that fits into one pool is shuffled as well as with ``block_rows=1``.
 
+    With ``shards=W`` the records are cut into W runs of neighbours, as equal as can be, each of which one worker of a
+    party holds. An epoch has as many batches as without, and every shard's records are spread evenly over them, in an
+    order of the shard's own: a batch is what its shards contribute, in their order, and its size differs by less than W
+    from one to the next. A record is always in the same shard. One shard is no division: it has the order of old.
+
     Args:
         count: Number of records.
         batch_size: Records in a batch, 1 to ``count``.
@@ -48,13 +56,18 @@ class Batches:
         block_rows: Neighbouring records that stay together until they are in a pool, from 1.
         held_out_every: Of so many neighbours the last one is in no batch: ``position % k == k - 1``, k from 2. Which
             they are is told by arithmetic, and takes no memory. ``None`` holds nothing out.
+        shards: Into how many shards the records are divided, from 1.
+        shard: Whose part of each batch these batches are, from 0; positions are among all records nevertheless.
+            ``None``: all of them.
 
     Attributes:
-        held_out: Positions of the records that are in no batch, to validate on.
+        held_out: Positions of the records that are in no batch, to validate on; of one shard those in it.
 
     Raises:
-        ArgumentError: If ``block_rows`` is below 1, or ``held_out_every`` below 2.
-        DataError: If the batch size is below 1 or above the number of records that are not held out.
+        ArgumentError: If ``block_rows`` or ``shards`` is below 1, ``held_out_every`` below 2, or no shard has this
+            number.
+        DataError: If the batch size is below 1 or above the number of records that are not held out, or below the
+            number of shards.
 
     >>> [batch.tolist() for batch in Batches(5, 2, seed=0).epoch(0)]
     [[3, 0], [1, 4], [2]]
@@ -69,14 +82,23 @@ class Batches:
         drop_last: bool = False,
         block_rows: int = 1,
         held_out_every: int | None = None,
+        shards: int = 1,
+        shard: int | None = None,
     ) -> None:
         if held_out_every is not None and held_out_every < 2:
             raise ArgumentError(f"expected held_out_every from 2, got {held_out_every}")
-        self.held_out = range(0) if held_out_every is None else range(held_out_every - 1, count, held_out_every)
+        if not 0 <= (shard or 0) < shards:
+            raise ArgumentError(f"expected shards from 1, and one of them, got {shards} and number {shard}")
         self._every = held_out_every
-        count -= len(self.held_out)
+        self._bounds = [number * count // shards for number in range(shards + 1)]
+        held_out = range(0) if held_out_every is None else range(held_out_every - 1, count, held_out_every)
+        self.held_out = held_out if shard is None else _between(held_out, self._bounds[shard], self._bounds[shard + 1])
+        self.shards, self.shard = shards, shard
+        count -= len(held_out)
         if not 1 <= batch_size <= count:
             raise DataError(f"expected a batch size from 1 to the {count} records there are, got {batch_size}")
+        if batch_size < shards:
+            raise DataError(f"expected batches of {shards} records at least, one of each shard, got {batch_size}")
         if block_rows < 1:
             raise ArgumentError(f"expected block_rows from 1, got {block_rows}")
         self.count = count
@@ -103,8 +125,12 @@ class Batches:
         """
         if number < 0:
             raise ArgumentError(f"expected an epoch from 0, got {number}")
+        if self.shards > 1:
+            chosen = range(self.shards) if self.shard is None else (self.shard,)
+            return _Joined([_Shard(self, one, number) for one in chosen], range(len(self)))
         if self.block_rows > 1:
-            return _Epoch(self, _Pools(self, number), range(len(self)))
+            pools = _Pools(self.count, self.batch_size, self.block_rows, f"{self.seed} {number}")
+            return _Epoch(self, pools, range(len(self)))
         order = torch.from_numpy(self.positions(_shuffled(self.count, f"{self.seed} {number}")))
         size = self.batch_size
         return tuple(order[start : start + size] for start in range(0, len(self) * size, size))
@@ -112,6 +138,26 @@ class Batches:
     def positions(self, places: Rows) -> Rows:
         """Return the positions of records, given their places among those that are not held out."""
         return places if self._every is None else places + places // (self._every - 1)
+
+    def whole(self, place: int) -> int:
+        """Return how many records all shards together have in a batch, by its place in the epoch."""
+        if self.shards == 1:
+            return min(self.batch_size, self.count - place * self.batch_size)
+        return sum(stop - start for start, stop in (self.part(shard, place) for shard in range(self.shards)))
+
+    def part(self, shard: int, place: int) -> tuple[int, int]:
+        """Return from where to where in a shard's order its part of a batch reaches."""
+        first, last = self.places(shard)
+        taken = len(self) * self.batch_size if self.drop_last else self.count
+        count = (last - first) * taken // self.count
+        # Shifted from shard to shard, so that not all of them have their larger parts in the same batches.
+        steps, shift = len(self), len(self) * shard // self.shards
+        return (place * count + shift) // steps, ((place + 1) * count + shift) // steps
+
+    def places(self, shard: int) -> tuple[int, int]:
+        """Return from where to where a shard reaches among the records that are not held out."""
+        first, last = self._bounds[shard : shard + 2]
+        return (first, last) if self._every is None else (first - first // self._every, last - last // self._every)
 
 
 class _Pools:
@@ -121,11 +167,11 @@ class _Pools:
     block at the end of the table, which may come anywhere.
     """
 
-    def __init__(self, batches: Batches, epoch: int) -> None:
-        self._count, self._size = batches.count, batches.block_rows
-        self._purpose = f"{batches.seed} {epoch} blocks of {self._size}"
+    def __init__(self, count: int, batch_size: int, block_rows: int, purpose: str) -> None:
+        self._count, self._size = count, block_rows
+        self._purpose = f"{purpose} blocks of {self._size}"
         self._blocks = _shuffled(-(-self._count // self._size), self._purpose)
-        self._in_pool = max(_POOL_BLOCKS, -(-_POOL_BATCHES * batches.batch_size // self._size))
+        self._in_pool = max(_POOL_BLOCKS, -(-_POOL_BATCHES * batch_size // self._size))
         self._missing = self._blocks.size * self._size - self._count
         self._short = int(np.flatnonzero(self._blocks == self._blocks.size - 1)[0]) // self._in_pool
         # A batch lies in two pools at most; whoever goes through an epoch makes each pool once.
@@ -153,6 +199,48 @@ class _Pools:
         return rows[_shuffled(rows.size, f"{self._purpose} pool {pool}")]
 
 
+class _Shard:
+    """One shard's part of every batch of an epoch, in an order of its own."""
+
+    def __init__(self, batches: Batches, shard: int, epoch: int) -> None:
+        self._batches, self._shard = batches, shard
+        self._first, last = batches.places(shard)
+        count, purpose = last - self._first, f"{batches.seed} {epoch} shard {shard} of {batches.shards}"
+        if batches.block_rows > 1 and count > 0:
+            largest = max(1, -(-count // len(batches)))
+            self._rows = _Pools(count, largest, batches.block_rows, purpose).rows
+        else:
+            order = _shuffled(count, purpose)
+            self._rows = lambda start, stop: order[start:stop]
+
+    def rows(self, place: int) -> Tensor:
+        """Return the positions of its records in a batch; there may be none."""
+        start, stop = self._batches.part(self._shard, place)
+        places = self._rows(start, stop) if stop > start else np.empty(0, np.int64)
+        return torch.from_numpy(self._batches.positions(self._first + places))
+
+
+class _Joined(Sequence[Tensor]):
+    """The batches of an epoch, of what shards contribute, each made when it is asked for."""
+
+    def __init__(self, shards: Sequence[_Shard], numbers: range) -> None:
+        self._shards, self._numbers = shards, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, place: int) -> Tensor: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Tensor]: ...
+
+    def __getitem__(self, place: int | slice) -> Tensor | Sequence[Tensor]:
+        if isinstance(place, slice):
+            return _Joined(self._shards, self._numbers[place])
+        return torch.cat([shard.rows(self._numbers[place]) for shard in self._shards])
+
+
 class _Epoch(Sequence[Tensor]):
     """Batches of one epoch, each made when it is asked for."""
 
@@ -174,6 +262,12 @@ class _Epoch(Sequence[Tensor]):
         start = self._numbers[place] * self._batches.batch_size
         stop = min(start + self._batches.batch_size, self._batches.count)
         return torch.from_numpy(self._batches.positions(self._pools.rows(start, stop)))
+
+
+def _between(positions: range, first: int, last: int) -> range:
+    """Return those of evenly spaced positions that lie from one to below another."""
+    step = positions.step
+    return positions[max(0, -(-(first - positions.start) // step)) : max(0, -(-(last - positions.start) // step))]
 
 
 def _shuffled(count: int, purpose: str) -> Rows:

@@ -84,6 +84,8 @@ class Trainer(Training):
         batch_size: Records in a step.
         drop_last: Leave out, in every epoch, the records that do not fill a batch.
         block_rows: Neighbouring records that are shuffled as one, see :class:`splitvfl.data.Batches`; 1 shuffles all.
+        shards: Into how many runs of neighbours the records are divided, see :class:`splitvfl.data.Batches`: the order
+            of that many workers, in one process.
         seed: Order of the records, and every party's randomness in training (dropout).
         noise_seed_for_experiments: Fixed seed of every defense's generator, and of what an exchange draws in secret
             (which records ``hybrid`` uses), for experiments only. Default: seeds from
@@ -141,6 +143,7 @@ class Trainer(Training):
         batch_size: int = 256,
         drop_last: bool = False,
         block_rows: int = 1,
+        shards: int = 1,
         seed: int = 0,
         noise_seed_for_experiments: int | None = None,
         known_positives: int = KNOWN,
@@ -176,7 +179,9 @@ class Trainer(Training):
             drop_last=drop_last,
             block_rows=block_rows,
             held_out_every=None if early_stopping is None else early_stopping.validation_every,
+            shards=shards,
         )
+        own.check_shards(shards)
         self._settings = agreed_settings(
             batch_size=batch_size,
             drop_last=drop_last,
@@ -187,6 +192,7 @@ class Trainer(Training):
             exchange=own.terms(),
             autocast=autocast,
             wire=wire,
+            shards=shards,
         )
         if own.in_flight:  # checkpoints are where nothing is in flight, so that weights depend on where they come
             self._settings["checkpoint every"] = checkpoint_every or 0

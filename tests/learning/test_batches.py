@@ -271,3 +271,98 @@ def test_batches_cannot_be_larger_than_what_is_not_held_out() -> None:
         Batches(10, 6, seed=0, held_out_every=2)
     with pytest.raises(ArgumentError, match="held_out_every from 2, got 1"):
         Batches(10, 2, seed=0, held_out_every=1)
+
+
+# --- shards
+
+
+@st.composite
+def divided(draw: st.DrawFn) -> Batches:
+    """Batches of several shards, with blocks, records that are held out and a last batch left out, or without."""
+    shards = draw(st.integers(2, 5))
+    every = draw(st.none() | st.integers(2, 6))
+    count = draw(st.integers(3 * shards, 200))
+    rest = count - (0 if every is None else count // every)
+    batch_size = draw(st.integers(shards, max(shards, rest)))
+    return Batches(
+        count,
+        batch_size,
+        seed=draw(st.integers(0, 9)),
+        drop_last=draw(st.booleans()),
+        block_rows=draw(st.sampled_from([1, 3, 16])),
+        held_out_every=every,
+        shards=shards,
+    )
+
+
+def of_shard(whole: Batches, shard: int) -> Batches:
+    return Batches(
+        whole.count + (0 if whole._every is None else len(whole.held_out)),
+        whole.batch_size,
+        seed=whole.seed,
+        drop_last=whole.drop_last,
+        block_rows=whole.block_rows,
+        held_out_every=whole._every,
+        shards=whole.shards,
+        shard=shard,
+    )
+
+
+@given(divided(), st.integers(0, 3))
+def test_a_batch_is_what_its_shards_contribute_and_a_record_never_changes_its_shard(whole: Batches, epoch: int) -> None:
+    shards = [of_shard(whole, shard) for shard in range(whole.shards)]
+    count = shards[0]._bounds[-1]
+
+    visited = whole.epoch(epoch)
+    parts = [shard.epoch(epoch) for shard in shards]
+
+    assert len(visited) == len(whole) == len(parts[0])
+    for place, batch in enumerate(visited):
+        assert batch.tolist() == [row for part in parts for row in part[place].tolist()]
+        assert whole.whole(place) == len(batch) > 0
+    for number, part in enumerate(parts):
+        first, last = count * number // whole.shards, count * (number + 1) // whole.shards
+        rows = torch.cat(list(part))
+        assert rows.unique().numel() == rows.numel()
+        assert ((rows >= first) & (rows < last)).all()
+        # Spread evenly: of one record more or less.
+        assert max(map(len, part)) - min(map(len, part)) <= 1
+    every = whole._every
+    held_out = set(range(count)[every - 1 :: every]) if every else set()
+    assert [row for shard in shards for row in shard.held_out] == sorted(held_out) == list(whole.held_out)
+    missing = set(range(count)) - held_out - {row for batch in visited for row in batch.tolist()}
+    assert not missing or (whole.drop_last and len(missing) < whole.batch_size + whole.shards)
+    assert max(map(len, visited)) - min(map(len, visited)) < whole.shards
+
+
+@given(sizes, st.integers(0, 9), st.sampled_from([1, 7]))
+def test_one_shard_is_no_division(size: tuple[int, int], epoch: int, block_rows: int) -> None:
+    plain = Batches(*size, seed=4, block_rows=block_rows)
+    for batches in (
+        Batches(*size, seed=4, block_rows=block_rows, shards=1),
+        Batches(*size, seed=4, block_rows=block_rows, shards=1, shard=0),
+    ):
+        assert [batch.tolist() for batch in batches.epoch(epoch)] == [batch.tolist() for batch in plain.epoch(epoch)]
+    assert [plain.whole(place) for place in range(len(plain))] == [len(batch) for batch in plain.epoch(epoch)]
+
+
+def test_the_order_in_shards_never_changes_between_versions() -> None:
+    found = [batch.tolist() for batch in Batches(11, 4, seed=1, shards=2).epoch(1)]
+    assert found == [[4, 10, 9], [0, 1, 7, 5], [2, 3, 8, 6]]
+
+
+def test_an_epoch_in_shards_goes_on_at_any_place() -> None:
+    batches = Batches(100, 8, seed=3, shards=3)
+    later = batches.epoch(2)[5:]
+    assert [batch.tolist() for batch in later] == [batch.tolist() for batch in batches.epoch(2)][5:]
+
+
+@pytest.mark.parametrize(("shards", "shard"), [(0, None), (-1, None), (2, 2), (2, -1), (1, 1)])
+def test_shards_that_cannot_be_are_refused(shards: int, shard: int | None) -> None:
+    with pytest.raises(ArgumentError, match="expected shards from 1"):
+        Batches(10, 5, seed=0, shards=shards, shard=shard)
+
+
+def test_a_batch_has_a_record_of_each_shard_at_least() -> None:
+    with pytest.raises(DataError, match="batches of 4 records at least"):
+        Batches(10, 3, seed=0, shards=4)
