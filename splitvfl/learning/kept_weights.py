@@ -37,7 +37,8 @@ def keeping_weights(module: nn.Module) -> Iterator[None]:
         if not _lies_somewhere(saved) or _place(saved) not in own:
             # Detached, as what autograd saves may be the very output that holds it.
             return saved.detach(), saved._version
-        key = (saved.data_ptr(), saved.dtype, saved.shape, saved.stride())
+        # With the version: a module may change a buffer of its own between two uses of it.
+        key = (saved.data_ptr(), saved.dtype, saved.shape, saved.stride(), saved._version)
         if key not in copies:
             copies[key] = saved.detach().clone()
         return copies[key], copies[key]._version

@@ -91,6 +91,27 @@ def test_gradients_are_those_of_the_weights_of_the_forward_pass(build: Callable[
         optimizer.step()
 
 
+def test_a_buffer_that_a_module_changes_between_two_uses_is_kept_as_it_was_at_each() -> None:
+    class Shrinking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(INPUTS, WIDTH)
+            self.register_buffer("scale", torch.ones(WIDTH))
+
+        def forward(self, rows: Tensor) -> Tensor:
+            assert isinstance(self.scale, Tensor)
+            found = self.layer(rows) * self.scale
+            self.scale.mul_(0.5)
+            return found * self.scale
+
+    module, rows = Shrinking(), torch.randn(ROWS, INPUTS)
+    with keeping_weights(module):
+        output = module(rows)
+    output.sum().backward()
+    # Once with the scale of 1, and once with that of ½.
+    assert torch.allclose(module.layer.bias.grad, torch.full((WIDTH,), 0.5 * ROWS))  # type: ignore[arg-type]
+
+
 def test_without_it_autograd_refuses() -> None:
     """What is kept is needed: weights that changed in place are no longer those of the forward pass."""
     module = BUILDS["layers"]()
