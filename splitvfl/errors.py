@@ -136,6 +136,18 @@ class LeaveError(LinkError):
         self.done = done
 
 
+class TeamError(LinkError):
+    """Another worker of this party could not go on, or is gone; the message says which, and why.
+
+    Attributes:
+        final: Whether trying again makes no sense: it would be the same another time, or the worker is gone.
+    """
+
+    def __init__(self, message: str, *, final: bool = False) -> None:
+        super().__init__(message)
+        self.final = final
+
+
 class PrivacyError(SplitVFLError):
     """A guarantee that was asked for cannot be kept."""
 

@@ -23,6 +23,7 @@ ORDER = (
     "crypto",
     "net",
     "learning",
+    "team",
     "hooks",
     "claims",
     "data",

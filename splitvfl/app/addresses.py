@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,11 +36,13 @@ class AddressBook:
         name: The party's name.
         purpose: What they meet for: ``training``, :data:`PREDICTION`, :data:`CHECKING`, or what only parties with data
             take part in.
+        worker: Which of the party's workers this process is, from 0.
     """
 
     config: ExperimentConfig
     name: str
     purpose: str = "training"
+    worker: int = 0
 
     def meeting(self, notify: Callable[[str], None]) -> Meeting:
         """Return where the party meets its partners.
@@ -51,10 +54,10 @@ class AddressBook:
         partners = self._partners()
         role: Role = "active" if self.name == config.active else "passive"
         return Meeting(
-            Hello(self.name, f"{network.run or config.active}, {self.purpose}", role),
+            Hello(self.name, f"{network.run or config.active}, {self.purpose}", role, self.worker, self._workers),
             partners,
             self._identity(),
-            listen=network.listen,
+            listen=self._own_address("network.listen", network.listen),
             wait_s=network.meeting_s,
             notify=notify,
             lasting=self.purpose == SERVING,
@@ -93,21 +96,46 @@ class AddressBook:
         return all(is_loopback(one.rpartition(":")[0].strip("[]")) for one in given if one is not None)
 
     def _partners(self) -> tuple[Partner, ...]:
-        config, listen, places = self.config, self.network.listen, self._places
+        config, listen, places = self.config, self._own_address("network.listen", self.network.listen), self._places
         others = [config.active] if self.name != config.active else [name for name in places if name != self.name]
         wanted = [name for name in others if name in self._taking_part]
         names = self._identities()
         # No address to listen at is 0.0.0.0.
         self._check("network.listen", f"0.0.0.0{listen}" if listen is not None and listen.startswith(":") else listen)
-        for name in wanted:
-            self._check(f"{self._section(name)}.address", places[name].address)
+        addresses = {name: self._own_address(f"{self._section(name)}.address", places[name].address) for name in wanted}
+        for name, address in addresses.items():
+            self._check(f"{self._section(name)}.address", address)
         waiting = next((name for name in wanted if places[name].address is None), None)
         if waiting is not None and listen is None:
             raise ConfigError(
                 f"{config.source}: how do {self.name} and {waiting} meet? Give {self._section(waiting)}.address, "
                 f"where {waiting} is found, or network.listen, where {waiting} finds {self.name}"
             )
-        return tuple(Partner(name, names[name], places[name].address) for name in wanted)
+        return tuple(Partner(name, names[name], addresses[name]) for name in wanted)
+
+    @property
+    def _workers(self) -> int:
+        """How many processes each party has for this: models are trained by several, and all else is done by one."""
+        return self.config.team.workers if self.purpose == "training" else 1
+
+    def _own_address(self, key: str, address: str | None) -> str | None:
+        """Return an address as this worker has it: ``{worker}`` is its number, ``7000+`` is port 7000 and so many on.
+
+        Raises:
+            ConfigError: If all of several workers would have the same one.
+        """
+        if address is None:
+            return None
+        port = re.fullmatch(r"(.*:)([0-9]{1,5})\+", address)
+        if port is not None:
+            return f"{port[1]}{int(port[2]) + self.worker}"
+        if self._workers > 1 and "{worker}" not in address:
+            raise ConfigError(
+                f"{self.config.source}: {key}: all {self._workers} workers would have the address {address}; write "
+                "{worker} where the number of a worker belongs (shop-{worker}.shop.example:7000), or a plus behind the "
+                "port of worker 0 (shop.example:7000+), from which they are counted"
+            )
+        return address.replace("{worker}", str(self.worker))
 
     @property
     def _places(self) -> dict[str, PartyConfig | ExchangeSection | PredictionConfig]:

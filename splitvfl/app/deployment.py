@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -34,6 +35,16 @@ from splitvfl.app.run_folder import (
 )
 from splitvfl.app.saved_model import Origin, save_half
 from splitvfl.app.scoring import check_own_defenses
+from splitvfl.app.workers import (
+    after_worker_0,
+    alike,
+    begin_others,
+    check_replicable,
+    check_team,
+    folder_of,
+    part_of,
+    said_of_team,
+)
 from splitvfl.config.sections import ExperimentConfig, config_to_yaml
 from splitvfl.data.digests import data_digests
 from splitvfl.errors import ArgumentError, ConfigError, DataError
@@ -56,9 +67,11 @@ from splitvfl.report.summary import RunSummary
 from splitvfl.run.coordinator import CoordinatorRun
 from splitvfl.run.networked import USUAL_LOSS, ActiveRun, PassiveRun, RunSettings
 from splitvfl.run.seats import NOTHING_COMES_BACK
+from splitvfl.run.teamwork import check_alike, telling
 from splitvfl.run.training import TrainingProgress
 from splitvfl.system.folder_lock import locked
 from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder
+from splitvfl.team.team import Alone, Team
 
 LOG_EVERY = 10
 
@@ -71,6 +84,7 @@ class Deployment:
         name: Its name.
         own: What it brings, if that is loaded.
         notify: Told in one line what happens.
+        team: The workers that the party consists of, of which this process is one.
 
     Attributes:
         own: What it brings.
@@ -88,17 +102,20 @@ class Deployment:
         *,
         own: OwnData | None = None,
         notify: Callable[[str], None] = lambda line: None,
+        team: Team | None = None,
     ) -> None:
         self._config, self.name, self._notify = config, name, notify
+        self._team = team or Alone()
+        check_team(config)
         self._check_defenses()
         self._check_canaries_here()
         self._check_transforms()
-        addresses = AddressBook(config, name)
+        addresses = AddressBook(config, name, worker=self._team.rank)
         self._network, self._meeting = addresses.network, addresses.meeting(notify)
         self.own = own or own_data(config, name)
         self.assembly = Assembly(config, self.own.data, vouching=addresses.vouching(self._meeting))
         self.assembly.check_batch_size(self.own.data.train.count)
-        self.assembly.exchange.check_shards(config.train.shards)
+        self.assembly.exchange.check_shards(config.shards)
         self._check_noise_seed()
         self._check_selection_seed(addresses)
         self._batches = Batches(
@@ -107,7 +124,8 @@ class Deployment:
             seed=config.train.seed,
             drop_last=config.train.drop_last,
             block_rows=self.assembly.block_rows,
-            shards=config.train.shards,
+            shards=config.shards,
+            shard=self._team.rank if self._team.size > 1 else None,
             held_out_every=None
             if config.train.early_stopping is None
             else config.train.early_stopping.validation_every,
@@ -190,7 +208,7 @@ class Deployment:
 
     def _stop_early(self, party: ActiveParty) -> None:
         if self._config.train.early_stopping is not None:
-            party.stop_early_by(self._config.train.early_stopping, self._batches.held_out)
+            party.stop_early_by(self._config.train.early_stopping, self._batches.all_held_out)
 
     # --- its run
 
@@ -231,6 +249,7 @@ class Deployment:
     def _settings(self, folder: Path) -> RunSettings:
         train, data, exchange = self._config.train, self.own.data, self.assembly.exchange
         account = self.assembly.budget()
+        tested = part_of(data.test.count, self._team)
         schedule = Schedule(
             self._batches,
             train.epochs,
@@ -247,16 +266,28 @@ class Deployment:
             loss = self._config.train.loss
             own["loss"] = USUAL_LOSS if loss is None else json.dumps(loss.model_dump(mode="json"), sort_keys=True)
         own |= self._behind_noise()
+        # On which the order of the records and the weights depend, agreed where they are not as in one process.
+        own |= {
+            "workers of each party": str(self._config.team.workers),
+            "shards of the records": str(self._config.shards),
+            "batches in flight": str(exchange.in_flight),
+        }
         return RunSettings(
             batches=self._batches,
             schedule=schedule,
-            evaluation=EvaluationPlan(self._batches.held_out, data.test.count),
+            evaluation=EvaluationPlan(
+                self._batches.held_out,
+                len(tested),
+                first=tested.start,
+                validates=bool(self._batches.all_held_out),
+            ),
             exchange=exchange,
             terms=terms_of(data, {key: agreed[key] for key in shared}),
             folder=folder,
             message_s=self._network.message_s,
             retries=self._network.retries,
             own_terms=own,
+            team=self._team,
             data=data_digests(data),
         )
 
@@ -290,7 +321,7 @@ class Deployment:
             exchange=self.assembly.exchange.terms(),
             autocast=narrow_dtype(train.autocast),
             wire=narrow_dtype(section.wire),
-            shards=train.shards,
+            shards=self._config.shards,
         )
         noise = self.assembly.noise
         # On the rate and the norm rests what a run says of its labels.
@@ -300,6 +331,7 @@ class Deployment:
             "checkpoint every": train.checkpoint_every_steps or 0,
             "clip of activations": section.activation_clip,
             "clip of gradients": section.gradient_clip,
+            **({} if self._config.team.workers == 1 else {"workers of each party": self._config.team.workers}),
             **({} if noise is None else noise.terms()),
             **recipe.terms(),
             **rate,
@@ -312,6 +344,7 @@ class Deployment:
         party = self.assembly.passive(self.own.data, task, seed=self._config.train.private_seed_for_experiments)
         self._prepare(party)
         self.assembly.defend(party)
+        self._join_team(party)
         return party
 
     def _active(self, task: Task, widths: Mapping[str, int]) -> tuple[ActiveParty, Watch]:
@@ -323,8 +356,9 @@ class Deployment:
         party.widths = dict(widths)
         self._prepare(party)
         self._stop_early(party)
-        self._place_canaries(party)
         self.assembly.defend(party)
+        self._join_team(party)
+        self._place_canaries(party)
         party.plan_run(epochs=train.epochs, early_stopping=train.early_stopping is not None)
         self.assembly.exchange.check_noise(party, epochs=train.epochs)
         for line in said_before(self.assembly.exchange, party, epochs=train.epochs):
@@ -361,6 +395,18 @@ class Deployment:
             party.random = PartyRandom.entropic(party.device)
             if isinstance(party, ActiveParty) and party.private_top is not None:
                 party.private_top.random = PartyRandom.entropic(party.device)
+
+    def _join_team(self, party: Party) -> None:
+        """Make a party one worker of several: with the weights of worker 0, and randomness of its own."""
+        party.team = self._team
+        for cut in party.cuts.values() if isinstance(party, ActiveParty) else ():
+            cut.team = self._team
+        if self._team.size == 1:
+            return
+        check_replicable(party, self._config)
+        seed = self._config.train.private_seed_for_experiments
+        if seed is not None and self._team.rank:  # else all would drop out the same places of their rows
+            party.random = PartyRandom(derive_seed(seed, "party", party.name, "worker", self._team.rank))
 
     def _place_canaries(self, party: ActiveParty) -> None:
         canaries, seed = self._config.canaries, self._config.train.noise_seed_for_experiments
@@ -461,6 +507,7 @@ def coordinator_run(config: ExperimentConfig, *, notify: Callable[[str], None] =
             f"{config.source}: train.batch_size: {name} has no data, and cannot know how many all records are; write "
             "the number here"
         )
+    check_team(config)
     addresses = AddressBook(config, name)
     meeting, network = addresses.meeting(notify), addresses.network
     exchange = exchange_of(config.exchange, rows=config.train.batch_size, vouching=addresses.vouching(meeting))
@@ -478,6 +525,7 @@ def run_party(
     notify: Callable[[str], None] = lambda line: None,
     progress: TrainingProgress = lambda status: None,
     command: str = "",
+    team: Team | None = None,
 ) -> tuple[ActiveRun | PassiveRun, RunSummary | None]:
     """Train as one party, go on where an earlier run in the folder left off, and write the trained half.
 
@@ -491,6 +539,8 @@ def run_party(
         notify: Told in one line what happens.
         progress: Told of every step.
         command: The command that was given, as it may be shown.
+        team: The workers that the party consists of, of which this process is one; worker 0 keeps the run in the
+            folder, and every other one what is its own in ``worker-1`` and so on within it.
 
     Returns:
         The finished run and its summary: at the active party of what it sent, at a passive one of its own columns, if
@@ -501,13 +551,15 @@ def run_party(
         Interrupted: At Ctrl-C, after a checkpoint.
         SplitVFLError: As :meth:`splitvfl.run.networked.PartyRun.run`.
     """
-    with locked(folder), closed_for_writing():
+    team = team or Alone()
+    folder = folder_of(folder, team)
+    with telling(team), after_worker_0(team), locked(folder), closed_for_writing():
         going_on = not overwrite and has_checkpoint(folder)
         check_folder(folder, config.source, resume=going_on, overwrite=overwrite or is_barely_begun(folder))
         if config.train.threads is not None:
             torch.set_num_threads(config.train.threads)
-        deployment = Deployment(config, name, notify=notify)
-        for line in deployment.told_before():
+        deployment = Deployment(config, name, notify=notify, team=team)
+        for line in [*said_of_team(team, os.environ), *deployment.told_before()]:
             notify(line)
         run = deployment.run(folder, progress=progress)
         (private_folder if going_on else close_folder)(folder)
@@ -515,7 +567,11 @@ def run_party(
             clear_run(folder)
         write_config(folder, config_to_yaml(config), private=config.hides_columns)
         begun = Beginning.noted(folder, going_on=going_on)
+        begin_others(team)
+        check_alike(team, name, alike(config, run.settings.data, overwrite=overwrite))
         run.run()
+        if team.rank:  # what is left to do is done once, by worker 0
+            return run, None
         # Before there is a model: where one is, a reserve that is missing was taken away, and may have been used.
         if not (folder / MODEL_FOLDER).exists():
             keep_reserve(folder, deployment.assembly.reserve)
@@ -535,7 +591,7 @@ def run_party(
             {name: deployment.own.data},
             {name: settings.data},
             folder=folder,
-            held_out=len(settings.batches.held_out),
+            held_out=len(settings.batches.all_held_out),
             command=command,
         )
         summary = replace(found, provenance=provenance)

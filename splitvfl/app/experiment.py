@@ -179,7 +179,7 @@ class Experiment:
             batch_size=assembly.batch_size,
             drop_last=train.drop_last,
             block_rows=assembly.block_rows,
-            shards=train.shards,
+            shards=config.shards,
             seed=train.seed,
             noise_seed_for_experiments=train.noise_seed_for_experiments,
             known_positives=config.known_positives,

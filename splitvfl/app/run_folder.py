@@ -112,7 +112,9 @@ def _private(path: str, flags: int) -> int:
 def clear_run(folder: Path) -> None:
     """Delete what a run writes, and nothing else. Killed on the way, it leaves a run, of which the rest can go too."""
     doomed = folder / ".deleting"
-    for name in (*written_files.FOLDERS, "weights", MODEL_FOLDER, LEDGER_FOLDER, STUDENT_FOLDER, ALONE_FOLDER):
+    workers = [path.name for path in folder.glob("worker-[0-9]*") if _is_run(path)]
+    own = (*written_files.FOLDERS, "weights", MODEL_FOLDER, LEDGER_FOLDER, STUDENT_FOLDER, ALONE_FOLDER)
+    for name in (*own, *workers):
         shutil.rmtree(doomed, ignore_errors=True)
         if (folder / name).exists():
             (folder / name).rename(doomed)  # half deleted, they must not pass for whole ones

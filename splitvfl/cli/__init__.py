@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ from splitvfl.cli import (
 )
 from splitvfl.cli.console import GIVEN
 from splitvfl.cli.help_pages import lay_out
-from splitvfl.errors import SplitVFLError, printable
+from splitvfl.errors import ConfigError, SplitVFLError, printable
 from splitvfl.system.allocator import keep_large_blocks
 from splitvfl.system.signals import stoppable
 
@@ -72,13 +73,23 @@ def _exit_code(argv: Sequence[str] | None, log: ExitStack) -> int:
         # What it says may quote data: that is for the console.
         _log.error("%s; what is wrong is said on standard error", type(error).__name__)
         # So may what it says quote what another wrote.
-        print("\n".join(map(printable, f"splitvfl: {error}".split("\n"))), file=sys.stderr)
+        print("\n".join(map(printable, f"splitvfl{_worker()}: {error}".split("\n"))), file=sys.stderr)
         return 2
     except OSError as error:
         _log.error("%s; what is wrong is said on standard error", type(error).__name__)
         print(f"splitvfl: cannot read or write {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
         return 2
     return 0
+
+
+def _worker() -> str:
+    """Return which of several workers this process is, for what it says; nothing where it is the only one."""
+    return f", worker {os.environ['RANK']}" if _workers() > 1 and "RANK" in os.environ else ""
+
+
+def _workers() -> int:
+    started = os.environ.get("WORLD_SIZE", "1")
+    return int(started) if started.isdecimal() else 1
 
 
 def _print_version(asked: bool) -> None:
@@ -116,6 +127,11 @@ def options(
     if log != STANDARD_ERROR:
         context.obj.enter_context(refused_calls_told())
     _log.info("begins: %s", context.invoked_subcommand)
+    if _workers() > 1 and context.invoked_subcommand != "party":
+        raise ConfigError(
+            f"{_workers()} workers were started (WORLD_SIZE), and only party has several: start "
+            f"{context.invoked_subcommand} as one process, without torchrun"
+        )
 
 
 # In the order in which --help lists them.

@@ -171,6 +171,7 @@ def party(
     """Train as one of several parties, each in its own process, over mutual TLS."""
     from splitvfl.app.console import RunProgress
     from splitvfl.app.deployment import coordinator_run, run_party
+    from splitvfl.app.workers import team_of
     from splitvfl.config.sections import load_config
     from splitvfl.run.training import Interrupted
 
@@ -189,10 +190,13 @@ def party(
         )
     folder = out or Path("runs") / f"{config.name}-{name}"
     again = f"go on with: {command_line('party', experiment, *(overrides or []), '--as', name, '--out', folder)}"
+    if config.team.workers > 1:
+        again = "go on by starting its workers again, as they were started"
     told: set[str] = set()
     with (
         told_if_stopped(f"{again}; state in {folder}", Interrupted, KeyboardInterrupt),
-        RunProgress(errors_console()) as progress,
+        team_of(config, name) as team,
+        RunProgress(Console(quiet=True) if team.rank else errors_console()) as progress,
     ):
         run, summary = run_party(
             config,
@@ -202,7 +206,10 @@ def party(
             notify=_noting(told, progress.tell),
             progress=progress.run(name),
             command=given_command(),
+            team=team,
         )
+    if team.rank:  # worker 0 tells what all have done
+        return
     crossed = config.exchange.factory.one_way and name != config.active
     done = "its activations have crossed, and nothing more is needed of it" if crossed else f"{run.step} steps done"
     print(f"{name}: {done}; the {'half' if crossed else 'trained half'} is in {folder / 'model'}")

@@ -575,6 +575,19 @@ class NetworkConfig(Settings):
     publish_scores: bool = False
 
 
+class TeamConfig(Settings):
+    """How many processes each party consists of.
+
+    All parties have as many. Worker i of a party talks with worker i of every other, and has the i-th shard of the
+    records, for good (:mod:`splitvfl.team`).
+
+    Attributes:
+        workers: How many; alike at all parties. Several are started by ``torchrun``.
+    """
+
+    workers: Annotated[int, Field(ge=1, le=MOST_SHARDS)] = 1
+
+
 class PredictionConfig(Settings):
     """How records are scored with the trained model; it changes no training.
 
@@ -687,6 +700,7 @@ class ExperimentConfig(Settings):
         model: What is trained. A name alone will do: ``model: mlp``.
         exchange: What crosses between the parties in a step. A name alone will do: ``exchange: residue``.
         network: How this party meets the others, where each has a process of its own.
+        team: How many processes each party consists of.
         prediction: Who computes the scores of records, once the model is trained, and how many a party lets be scored.
         train: How long, how fast, and by chance or not.
         defenses: What is done to messages before they leave, in this order. For each a name, or a section.
@@ -704,6 +718,7 @@ class ExperimentConfig(Settings):
     model: Annotated[ModelSection, MODEL] = Field(default_factory=partial(MODEL.default, _MLP))
     exchange: Annotated[ExchangeSection, _EXCHANGES] = Field(default_factory=partial(_EXCHANGES.default, _SPLIT))
     network: NetworkConfig | None = None
+    team: TeamConfig = TeamConfig()
     prediction: PredictionConfig = PredictionConfig()
     train: TrainConfig = TrainConfig()
     defenses: tuple[HookConfig, ...] = ()
@@ -740,6 +755,20 @@ class ExperimentConfig(Settings):
                 "give the party another name"
             )
         return self
+
+    @model_validator(mode="after")
+    def _check_shards(self) -> ExperimentConfig:
+        if 1 not in (self.team.workers, self.train.shards) and self.team.workers != self.train.shards:
+            raise ValueError(
+                f"team.workers is {self.team.workers}, and each worker has one shard, but train.shards is "
+                f"{self.train.shards}; leave train.shards out"
+            )
+        return self
+
+    @property
+    def shards(self) -> int:
+        """Into how many shards the records are divided: one for each worker."""
+        return max(self.team.workers, self.train.shards)
 
     @property
     def audited(self) -> bool:

@@ -8,8 +8,8 @@ gradient after the hooks is what is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, overload
 
@@ -28,6 +28,7 @@ from splitvfl.leakage.judging import Handle, Leak
 from splitvfl.leakage.many_auditing import audit_for
 from splitvfl.leakage.message_audit import MessageAudit
 from splitvfl.learning.label_gradients import Drawn, LabelGradients, LabelGradientSource, Loss
+from splitvfl.team.team import Alone, Team
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ class CutLayer(nn.Module):
         steps: Forward passes with a gradient so far: number of the step that comes next.
         wire: The narrower dtype in which the gradient crosses, to which it is rounded after the defenses; ``None``: its
             own.
+        team: The workers of the active party, each with a part of every message.
     """
 
     def __init__(self, party: str = "passive", *, active: str = "active") -> None:
@@ -94,6 +96,7 @@ class CutLayer(nn.Module):
         self.loss_scale = 1.0
         self.wire: torch.dtype | None = None
         self.steps = 0
+        self.team: Team = Alone()
         self._leaks: list[Leak] = []
         self._audits: list[MessageAudit] = []
         self.shows: frozenset[str] = frozenset({"gradient"})
@@ -163,6 +166,34 @@ class CutLayer(nn.Module):
 
     def _defend_and_show(self, clean: Tensor, context: _CutContext) -> Tensor:
         known = None if context.source is None else context.source.at(self.party)
+        if self.team.size > 1 and (len(self.gradient) or self._leaks or self._audits):
+            return self._with_all_workers(clean, context, known)
+        return self._defended(clean, context, known)
+
+    def _with_all_workers(self, part: Tensor, context: _CutContext, known: LabelGradients | None) -> Tensor:
+        """Return this worker's part of what is sent: worker 0 has the whole message, defends it and shows it.
+
+        Defenses have the statistics of a whole batch then, one generator and one memory, as in one process.
+        """
+        assert context.ids is not None, "parties' records have ids"
+        parts = self.team.gather(part)
+        held = (context.ids, context.labels, context.responses, context.view_source.activation)
+        ids, labels, responses, activation = (None if one is None else self.team.whole(one.detach()) for one in held)
+        known = None if known is None else known.of_all(self.team.whole)
+        sent: Sequence[Tensor] | None = None
+        if parts is not None:
+            whole = replace(
+                context,
+                ids=ids,
+                labels=labels,
+                responses=responses,
+                binary_responses=None if responses is None else binary_responses_of(responses),
+                view_source=ViewSource(activation=activation),
+            )
+            sent = self._defended(torch.cat(parts), whole, known).split([len(one) for one in parts])
+        return self.team.scatter(sent, len(part)).to(part)
+
+    def _defended(self, clean: Tensor, context: _CutContext, known: LabelGradients | None) -> Tensor:
         responses = context.binary_responses
         if known is not None:
             known.check(clean, party=self.party, mixing=self._mixing())

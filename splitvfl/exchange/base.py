@@ -229,9 +229,9 @@ class Exchange(ABC):
         """
         if shards > 1:
             raise ConfigError(
-                f"exchange {self.name}: takes no shards: with W workers it would open W sums a step, and so W times as "
-                "many equations about what is encrypted, and what it counts of a step is of one batch; take exchange "
-                "split"
+                f"exchange {self.name}: takes no shards: what it counts of a step is of one batch, and under "
+                "encryption W workers would open W sums a step, W times as many equations about what is encrypted; "
+                "take exchange split"
             )
 
     def check_noise(self, party: ActiveParty, *, epochs: int) -> None:  # noqa: B027 - most have no limit

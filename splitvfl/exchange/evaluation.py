@@ -35,22 +35,27 @@ class EvaluationPlan:
         validation: Positions among the training records, those that are held out; empty without early stopping.
         test: Number of test records.
         rows: Records in a message.
+        first: Position of the first of these test records: of several workers each has a part of them.
+        validates: Whether records are held out, some of them at other workers perhaps. ``None``: if there are any here.
     """
 
     validation: range
     test: int
     rows: int = 4096
+    first: int = 0
+    validates: bool | None = None
 
     @property
     def parts(self) -> tuple[str, ...]:
         """Names of the parts, in the order in which they are evaluated."""
-        return ("validation", "test") if self.validation else ("test",)
+        validates = bool(self.validation) if self.validates is None else self.validates
+        return ("validation", "test") if validates else ("test",)
 
     def batches(self, party: Party) -> Iterator[tuple[str, Records]]:
         """Yield a party's records piece by piece, each with its part: ``"validation"`` before ``"test"``."""
         for piece in _pieces(self.validation, self.rows):
             yield "validation", party.train_batch(piece)
-        for piece in _pieces(range(self.test), self.rows):
+        for piece in _pieces(range(self.first, self.first + self.test), self.rows):
             yield "test", party.test_batch(piece)
 
 
@@ -101,7 +106,11 @@ def active_evaluation(party: ActiveParty, plan: EvaluationPlan, *, step: int, ep
                 sending[part].add(checked_outputs(party, party.run_top(received, batch)), batch)
                 if party.private_top is not None:  # spoiled outputs too: it is nobody else's business
                     private[part].add(party.private_top.run(received, own_input(batch)), batch)
-    if party.private_top is None:
+    for scored in (*sending.values(), *private.values()):
+        scored.put_together(party)
+    if party.team.rank:  # worker 0 has what all have scored
+        figures = {}
+    elif party.private_top is None:
         figures = _figures(party, sending)
     else:
         figures = _figures(party, private) | _figures(party, sending, SENDING)
@@ -165,7 +174,9 @@ def _judged(party: ActiveParty, figures: dict[str, float], epoch: int) -> Evalua
     """Return the figures with the verdict on them, which the label party has applied."""
     verdict = GO_ON
     if party.patience is not None:
-        verdict = party.patience.judge(figures.get(f"validation/{party.judged_by}", math.nan))
+        if party.team.rank == 0:
+            verdict = party.patience.judge(figures.get(f"validation/{party.judged_by}", math.nan))
+        verdict = Verdict(*map(bool, party.team.collect(bytes(verdict))[0]))
     party.best.apply(verdict, epoch=epoch)
     return Evaluation(figures, verdict)
 
@@ -191,6 +202,17 @@ class _Scored:
         counted = slice(None) if batch.real is None else batch.real
         self._outputs.append(outputs[counted])
         self._labels.append(batch.labels[counted])
+
+    def put_together(self, party: ActiveParty) -> None:
+        """Gather at worker 0 what all workers have scored."""
+        if party.team.size == 1:
+            return
+        labels = party.data.test.labels
+        assert labels is not None
+        none = torch.empty(0, party.task.outputs, dtype=party.output_dtype, device=party.device)
+        outputs = torch.cat(self._outputs or [none])
+        own = torch.cat(self._labels or [labels[:0]])
+        self._outputs, self._labels = party.team.gather(outputs) or [], party.team.gather(own) or []
 
     def figures(self, task: Task) -> dict[str, float]:
         if not sum(map(len, self._labels)):

@@ -252,8 +252,14 @@ class HeldCheckpoints:
     steps: tuple[int, ...]
 
 
-def active_resuming(name: str, passives: Sequence[str], own: HeldCheckpoints) -> Half:
+def active_resuming(name: str, passives: Sequence[str], own: HeldCheckpoints, *, number: str = "") -> Half:
     """Return the active party's half; its result is where to go on from, a :class:`HeldCheckpoints` of one step.
+
+    Args:
+        name: The active party.
+        passives: The others.
+        own: What it holds.
+        number: Of a new run, if it is one. Default: drawn at random.
 
     Raises:
         DataError: If the parties have checkpoints of different runs, or none in common.
@@ -261,7 +267,7 @@ def active_resuming(name: str, passives: Sequence[str], own: HeldCheckpoints) ->
     """
     inbox = yield Outbox(wait=tuple(awaited_note(other, RESUMING, 0) for other in passives))
     held = {name: own, **{other: _held_checkpoints(inbox[other]) for other in passives}}
-    chosen = newest_in_common(held)
+    chosen = newest_in_common(held, number=number)
     facts = {"run": chosen.run, "steps": list(chosen.steps)}
     yield Outbox(send=tuple(note(name, other, RESUMING, 0, facts) for other in passives))
     _log.info("%s: all go on from step %d", name, *chosen.steps)
@@ -289,8 +295,40 @@ def passive_resuming(name: str, active: str, own: HeldCheckpoints) -> Half:
     return chosen
 
 
-def newest_in_common(held: dict[str, HeldCheckpoints]) -> HeldCheckpoints:
+def held_by_all(held: Mapping[str, HeldCheckpoints]) -> HeldCheckpoints:
+    """Return the checkpoints that all of a party's workers hold.
+
+    Args:
+        held: By what a worker is called.
+
+    Raises:
+        DataError: If there is none, and one of them has trained.
+    """
+    trained = {worker: own for worker, own in held.items() if own.steps not in ((), (0,))}
+    runs = {own.run for own in held.values() if own.run}
+    common = set.intersection(*(set(own.steps or (0,)) for own in held.values()))
+    if trained and (len(runs) > 1 or not common):
+        have = "; ".join(
+            f"{worker} has steps {', '.join(map(str, own.steps))} of run {own.run[:8]}"
+            if own.steps
+            else f"{worker} has no checkpoint"
+            for worker, own in held.items()
+        )
+        raise DataError(
+            f"the workers of this party have no checkpoint in common: {have}. Bring back the folder that is missing "
+            "(worker-1 and so on within the run's), or start anew at every party with --overwrite"
+        )
+    if not trained and (len(runs) != 1 or not all(own.steps for own in held.values())):
+        return HeldCheckpoints("", ())
+    return HeldCheckpoints(runs.pop(), tuple(sorted(common)))
+
+
+def newest_in_common(held: dict[str, HeldCheckpoints], *, number: str = "") -> HeldCheckpoints:
     """Return the newest checkpoint that all parties have; a new run where nobody has trained.
+
+    Args:
+        held: By party.
+        number: Of a new run. Default: drawn at random.
 
     Raises:
         DataError: If there is none.
@@ -307,7 +345,7 @@ def newest_in_common(held: dict[str, HeldCheckpoints]) -> HeldCheckpoints:
             f"the parties have no checkpoint in common: {have}. Start anew at every party with --overwrite, "
             "or bring back the run's folder where it is missing"
         )
-    return HeldCheckpoints(runs.pop() if runs else secrets.token_hex(16), (max(steps),))
+    return HeldCheckpoints(runs.pop() if runs else number or secrets.token_hex(16), (max(steps),))
 
 
 def _held_checkpoints(message: Message) -> HeldCheckpoints:

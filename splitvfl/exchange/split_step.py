@@ -58,12 +58,12 @@ def active_step(
             for name, gradient in gradients.items()
         )
     )
-    party.update()
+    (total,) = party.update(torch.tensor(value, dtype=torch.float64))
     # Last, when all that others wait for is on its way.
     if party.private_top is not None:
         activations = [clips.used_activation(party.received(inbox[name].payload)) for name in party.cuts]
         party.private_top.learn(activations, batch, party.training_labels.true(batch))
-    return value
+    return total.item()
 
 
 def loss_and_gradients(
@@ -105,7 +105,10 @@ def loss_and_gradients(
     if source is not None:
         classes = party.task.classes
         outputs = source.follow(outputs, crossed, classes=classes, values=party.labels.target_values(classes))
-    loss = loss_of(outputs, targets)
+    # A worker's mean counts for its share of the step's records; of none the mean is no number.
+    loss = loss_of(outputs, targets) if batch.count else outputs.sum() * 0.0
+    if party.share != 1.0:
+        loss = loss * party.share
     value = loss.item()
     if not math.isfinite(value):
         raise ProtocolError(spoiled(f"the loss of step {step} is {value}", leaves))

@@ -62,6 +62,7 @@ class Batches:
 
     Attributes:
         held_out: Positions of the records that are in no batch, to validate on; of one shard those in it.
+        all_held_out: The same of all shards.
 
     Raises:
         ArgumentError: If ``block_rows`` or ``shards`` is below 1, ``held_out_every`` below 2, or no shard has this
@@ -92,6 +93,7 @@ class Batches:
         self._every = held_out_every
         self._bounds = [number * count // shards for number in range(shards + 1)]
         held_out = range(0) if held_out_every is None else range(held_out_every - 1, count, held_out_every)
+        self.all_held_out = held_out
         self.held_out = held_out if shard is None else _between(held_out, self._bounds[shard], self._bounds[shard + 1])
         self.shards, self.shard = shards, shard
         count -= len(held_out)

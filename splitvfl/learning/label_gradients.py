@@ -81,8 +81,8 @@ class _AtOutputs:
         of_targets: Tensor | None,
         of_values: Mapping[float, Tensor],
     ) -> None:
-        self.outputs, self.targets = outputs, targets
-        self._loss, self._coordinates = loss, coordinates
+        self.outputs, self.targets, self.loss = outputs, targets, loss
+        self._coordinates = coordinates
         self._of_targets = None if of_targets is None else self._in_coordinates(of_targets)
         self._of_values = {value: self._in_coordinates(found) for value, found in of_values.items()}
 
@@ -96,7 +96,7 @@ class _AtOutputs:
     def under(self, target: float | Tensor) -> Tensor:
         """Return the gradients under one target for all records, or one for each, ``(n, b)``."""
         if isinstance(target, Tensor):
-            return self._in_coordinates(_loss_gradient(self._loss, self.outputs, target.to(self.targets)))
+            return self._in_coordinates(_loss_gradient(self.loss, self.outputs, target.to(self.targets)))
         return self._under_values([target])[0]
 
     def mixed(self, weights: Tensor, values: Sequence[float]) -> Tensor:
@@ -109,7 +109,7 @@ class _AtOutputs:
 
     def _under_values(self, values: Sequence[float]) -> list[Tensor]:
         missing = [value for value in dict.fromkeys(values) if value not in self._of_values]
-        found = _loss_gradients(self._loss, self.outputs, [self._all(value) for value in missing])
+        found = _loss_gradients(self.loss, self.outputs, [self._all(value) for value in missing])
         self._of_values |= dict(zip(missing, map(self._in_coordinates, found), strict=True))
         return [self._of_values[value] for value in values]
 
@@ -183,6 +183,26 @@ class LabelGradients:
         self.values = None if values is None else tuple(values)
         self.classes = classes
         self.drawn: Drawn | None = None
+
+    def of_all(self, whole: Callable[[Tensor], Tensor | None]) -> LabelGradients | None:
+        """Return the same of the records of several workers, whose mean loss it is then.
+
+        Args:
+            whole: Returns what all workers have of a tensor with a row for each record, one behind the other; or
+                ``None``, at all workers but one.
+        """
+        own = self._at_outputs
+        outputs, targets, jacobian = (whole(one) for one in (own.outputs, own.targets, self._jacobian.transpose(0, 1)))
+        if outputs is None or targets is None or jacobian is None:
+            return None
+        return LabelGradients(
+            outputs=outputs,
+            targets=targets,
+            values=self.values,
+            classes=self.classes,
+            loss=own.loss,
+            jacobian=jacobian.transpose(0, 1).contiguous(),
+        )
 
     @property
     def outputs(self) -> Tensor:

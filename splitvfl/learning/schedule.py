@@ -26,6 +26,7 @@ class StepPlan:
         evaluates: Whether an evaluation follows.
         logs: Whether a line of the log follows.
         saves: Whether a checkpoint follows; it does wherever an evaluation does.
+        share: What share of the step's records these are: 1, unless several workers have a shard each.
     """
 
     step: int
@@ -35,6 +36,7 @@ class StepPlan:
     evaluates: bool
     logs: bool
     saves: bool
+    share: float = 1.0
 
 
 class Schedule:
@@ -112,6 +114,7 @@ class Schedule:
             evaluates=ends_epoch and (done == self.steps or (epoch + 1) % self._evaluate_every == 0),
             logs=ends_epoch or done % self._log_every == 0,
             saves=ends_epoch or (self._checkpoint_every is not None and done % self._checkpoint_every == 0),
+            share=1.0 if self._batches.shard is None else len(rows) / self._batches.whole(place),
         )
 
 

@@ -13,6 +13,7 @@ The specification, byte by byte: ``docs/reference/protocol.md``.
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Callable, Iterator
@@ -25,9 +26,18 @@ from torch import Tensor
 
 from splitvfl.errors import ProtocolError, printable
 from splitvfl.messaging.conversation import Expected
-from splitvfl.messaging.messages import ByteCount, Message, Name, bytes_of, dtype_named, name_of, size_in_bytes
+from splitvfl.messaging.messages import (
+    MAX_BYTES,
+    ByteCount,
+    Message,
+    Name,
+    bytes_of,
+    dtype_named,
+    name_of,
+    size_in_bytes,
+)
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 CHUNK: Final = 1 << 20
 LONGEST_HEAD: Final = 1 << 10
 LONGEST_CONTROL: Final = 1 << 12
@@ -73,11 +83,15 @@ class Hello(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=
         party: Its name.
         run: What it takes the link to be for: parties whose runs differ do not talk.
         role: ``"active"`` or ``"passive"``; a link joins one of each.
+        worker: Which of the party's workers speaks, from 0; a link joins two with the same number.
+        workers: How many the party has; all parties have as many.
     """
 
     party: Name
     run: Name
     role: Role
+    worker: Number = 0
+    workers: Number = 1
 
 
 class Bye(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
@@ -211,8 +225,9 @@ class Assembly:
 
 def most_frames(expected: Expected) -> int:
     """Return in how many frames a message comes at most, whichever of its dtypes and sizes it has."""
-    shape = tuple(size.stop - 1 if isinstance(size, range) else size for size in expected.shape)
-    size = max(size_in_bytes(shape, dtype) for dtype in expected.dtypes)
+    numbers = math.prod(size.stop - 1 if isinstance(size, range) else size for size in expected.shape)
+    # A larger one than any message may be is refused when it comes.
+    size = min(numbers * max(dtype.itemsize for dtype in expected.dtypes), MAX_BYTES)
     return max(1, -(-size // CHUNK))
 
 

@@ -182,14 +182,15 @@ class Link:
         """
         if expected.sender != self.peer:
             raise ArgumentError(f"a link with {self.peer} brings nothing from {expected.sender}")
+        # From here on its frames are taken as they come: the room is for what comes after it, if that was announced.
+        if self._announced.pop((expected.kind, expected.step), None) is not None:
+            self._make_room()
         frame = self._next_frame(expected, timeout, time.monotonic() + timeout)
         assembly = Assembly(frame, expected, receiver=self._own.party, sequence=self._received)
         deadline = time.monotonic() + timeout
         while (message := assembly.message) is None:
             assembly.add(self._next_frame(expected, timeout, deadline))
         self._received += 1
-        if self._announced.pop((expected.kind, expected.step), None) is not None:
-            self._make_room()
         return message
 
     def announce(self, expected: Expected) -> None:
@@ -288,6 +289,20 @@ def check_fit(own: Hello, theirs: Hello, peer: str) -> None:
         raise ProtocolError(f"{peer} is here for {shown_text(theirs.run)}, {own.party} for {own.run}")
     if theirs.role == own.role:
         raise ProtocolError(f"both {peer} and {own.party} say they are the {own.role} party; a link joins one of each")
+    if theirs.workers != own.workers:
+        raise ProtocolError(
+            f"{peer} has {_counted(theirs.workers)}, and {own.party} has {_counted(own.workers)}: all parties need as "
+            "many; write the same team.workers in all files"
+        )
+    if theirs.worker != own.worker:
+        raise ProtocolError(
+            f"worker {theirs.worker} of {peer} reached worker {own.worker} of {own.party}; worker i of one party talks "
+            "with worker i of the other: see that addresses and network.listen count workers alike"
+        )
+
+
+def _counted(workers: int) -> str:
+    return "1 worker" if workers == 1 else f"{workers} workers"
 
 
 def pair(left: Hello, right: Hello) -> tuple[Link, Link]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Protocol
@@ -35,6 +35,7 @@ from splitvfl.messaging.messages import Message
 from splitvfl.party.private_top import PrivateTop
 from splitvfl.party.top_model import TopModel, own_input
 from splitvfl.party.training_labels import TrainingLabels
+from splitvfl.team.team import Alone, Team
 
 MAX_WIDTH = 1 << 16
 
@@ -94,6 +95,9 @@ class Party(ABC):
         remember: Told what is under the masks of messages that are new each time they are sent: what must be the same
             whenever a step is taken again.
         refusals: Sums that it has refused in this run.
+        team: The workers that it consists of, of which this process is one.
+        share: What share this process has of the records of the step under way: its loss, a mean over its own records,
+            counts for so much.
     """
 
     def __init__(self, data: PartyData, module: nn.Module, optimizer: OptimizerFactory) -> None:
@@ -108,6 +112,8 @@ class Party(ABC):
         self.remember: Callable[[Message], None] = _ignored
         self.refusals = Refusals(self.name)
         self.random = PartyRandom(0)
+        self.team: Team = Alone()
+        self.share = 1.0
         self._factory = optimizer
         self.optimizer = optimizer_of(module, optimizer)
         # To look them up layer by layer in every step would take as long as a layer.
@@ -186,10 +192,45 @@ class Party(ABC):
         own = [weight.grad for weight in self._weights if weight.grad is not None]
         return all_finite_together([*own, *sent])
 
-    def update(self) -> None:
-        """Take the optimiser's step."""
+    def update(self, *also: Tensor) -> list[Tensor]:
+        """Take the optimiser's step; of several workers with the sum of their gradients, so that all stay equal.
+
+        Args:
+            also: What is added up besides.
+
+        Returns:
+            The sums over all workers of what is added up besides.
+
+        Raises:
+            ProtocolError: If the sum of gradients, each of which is finite, is not: no weight changes then.
+            TeamError: If a worker could not go on, or is gone.
+        """
+        sums = list(also) if self.team.size == 1 else self._add_up(also)
         if self.optimizer is not None:
             self.optimizer.step()
+        return sums
+
+    def _add_up(self, also: Sequence[Tensor]) -> list[Tensor]:
+        trained = [weight for weight in self._weights if weight.requires_grad]
+        found = self.team.add_up([*(weight.grad for weight in trained), *also])
+        gradients, sums = found[: len(trained)], found[len(trained) :]
+        if not all_finite_together([gradient for gradient in gradients if gradient is not None]):
+            raise ProtocolError(
+                f"the gradients of the weights of {self.name}, added up over its workers, overflow: a learning rate is "
+                "too high, or a party sends what spoils weights"
+            )
+        for weight, gradient in zip(trained, gradients, strict=True):
+            weight.grad = gradient
+        return [one for one in sums if one is not None]
+
+    def share_with_workers(self) -> None:
+        """Give all workers what worker 0 has drawn at random: its weights.
+
+        Raises:
+            TeamError: If a worker could not go on, or is gone.
+        """
+        states = (state for model in self.models for state in model.state_dict().values())
+        self.team.share([state for state in states if isinstance(state, Tensor)])
 
     def hook_state(self) -> dict[str, Any]:
         """Return the state of its defenses: for its owner only."""
@@ -538,14 +579,32 @@ class ActiveParty(Party):
         """
         return self._sending.run(activations, own_input(batch))
 
+    @property
+    def output_dtype(self) -> torch.dtype:
+        """The dtype of the top's outputs: that of its weights, in float32 at least."""
+        found = next((weight.dtype for weight in self.top.parameters()), torch.float32)
+        return torch.promote_types(found, torch.float32)
+
     def answer(self, batch: Records, step: int) -> tuple[Tensor, Tensor | None]:
         """Return the loss's targets, and what later defenses get in place of the labels (``None``: the labels)."""
         assert batch.labels is not None
         if not len(self.labels):
             # Dummies have a label to train on and to be hidden like the others', and none to be judged by.
             return batch.labels, None if batch.real is None else batch.labels
-        targets = self.labels.apply(batch.labels, step=step, ids=batch.ids, labels=batch.labels)
+        targets = self._targets(batch.labels, batch.ids, step)
         return targets, responses_of(targets)
+
+    def _targets(self, labels: Tensor, ids: Tensor, step: int) -> Tensor:
+        """Return what label defenses answer: of several workers those of worker 0, for all records of the step."""
+        if self.team.size == 1:
+            return self.labels.apply(labels, step=step, ids=ids, labels=labels)
+        parts, whole = self.team.gather(labels), self.team.whole(ids)
+        answers: Sequence[Tensor] | None = None
+        if parts is not None and whole is not None:
+            every = torch.cat(parts)
+            found = self.labels.apply(every, step=step, ids=whole, labels=every)
+            answers = found.split([len(one) for one in parts])
+        return self.team.scatter(answers, len(labels)).to(labels.device)
 
     def plan_run(self, *, epochs: int, early_stopping: bool) -> None:
         """Tell its defenses what the run will be, before the first step.
@@ -579,6 +638,15 @@ class ActiveParty(Party):
         for name, cut in self.cuts.items():
             found |= _named(name, cut.gradient)
         return found
+
+    def share_with_workers(self) -> None:
+        """Give all workers what worker 0 has drawn at random: its weights, and its canaries if there are any.
+
+        Raises:
+            TeamError: If a worker could not go on, or is gone.
+        """
+        super().share_with_workers()
+        self.training_labels.share_canaries(self.team)
 
     def hook_state(self) -> dict[str, Any]:
         """Return the state of its defenses, and its canaries: for its owner only."""

@@ -13,6 +13,7 @@ from splitvfl.leakage.canaries import CoinLabels
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.tasks import Task
+from splitvfl.team.team import Team
 
 
 class _Holder(Protocol):
@@ -87,6 +88,13 @@ class TrainingLabels:
             noise_seed_for_experiments=noise_seed_for_experiments,
             classes=self._holder.task.classes,
         )
+
+    def share_canaries(self, team: Team) -> None:
+        """Give all workers the canaries of worker 0."""
+        if self.canaries is not None and team.size > 1:
+            state = self.canaries.state_dict()
+            team.share(list(state.values()))
+            self.canaries.load_state_dict(state)
 
     def trained_on(self, batch: Records, rows: Tensor) -> Records:
         """Return training records, which are at these positions, with the labels that are trained on."""

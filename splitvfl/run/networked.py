@@ -7,6 +7,8 @@ number of times ends with the weights of an undisturbed one.
 
 from __future__ import annotations
 
+import json
+import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,6 +24,7 @@ from splitvfl.exchange.handshake import (
     HeldCheckpoints,
     TaskSpec,
     active_introduction,
+    held_by_all,
     passive_introduction,
 )
 from splitvfl.leakage.monitor import Monitor
@@ -37,11 +40,13 @@ from splitvfl.run.meeting_again import meet_until_done
 from splitvfl.run.party_folder import KEPT_CHECKPOINTS, PartyFolder
 from splitvfl.run.party_training import ActiveTraining, P, PartyTraining, PassiveTraining
 from splitvfl.run.replay import JOURNAL, ReplayJournal
+from splitvfl.run.teamwork import TeamMeeting, check_replicas, telling
 from splitvfl.run.training import Training, TrainingProgress
+from splitvfl.team.team import Alone, Team
 
 USUAL_LOSS = "the usual one"
 # What checkpoints that do not say it hold: they are older than the setting.
-_BEFORE = {"loss": USUAL_LOSS}
+_BEFORE = {"loss": USUAL_LOSS, "workers of each party": "1", "shards of the records": "1", "batches in flight": "0"}
 
 # A party that has been asked to stop may be waiting for another: so long it waits on.
 _GRACE_S = 5.0
@@ -58,6 +63,7 @@ class RunSettings:
         exchange: How a step is talked through.
         terms: What must be equal at every party.
         own_terms: What must be as it was when this party goes on, and is no concern of the others.
+        team: The workers that the party consists of, of which this process is one.
         data: Digests of this party's data (:func:`splitvfl.data.digests.data_digests`), likewise.
         folder: Where this party keeps its run.
         message_s: Seconds that a message may take.
@@ -74,6 +80,7 @@ class RunSettings:
     retries: int
     own_terms: Mapping[str, object] = field(default_factory=dict)
     data: Mapping[str, str] = field(default_factory=dict)
+    team: Team = field(default_factory=Alone)
 
     @property
     def kept_terms(self) -> dict[str, str]:
@@ -118,6 +125,7 @@ class PartyRun(Training, Generic[P]):
         self._guard: ReplayJournal | None = None
         self._refusals = Refusals(name)
         self._patience = settings.message_s  # for the first message
+        self.team = settings.team
         self._set_out(settings.schedule, progress, grace_s=_GRACE_S)
 
     @property
@@ -145,12 +153,16 @@ class PartyRun(Training, Generic[P]):
 
         A party that has done everything itself ends well, without the others, whatever they do or send then.
         """
+        with telling(self.team):
+            self._run()
+
+    def _run(self) -> None:
         newest = self._folder.newest()
         if newest:  # before anybody is met
             begun_with = {self.name: newest["data"]} if "data" in newest else None
             now = {self.name: self.settings.data}
             refuse_changed_data(begun_with, now, where=self.settings.folder, notify=self.notify)
-        if self._has_parted(newest):
+        if self._team_has_parted(newest):
             if self._is_end(newest):
                 self.notify(f"{self.name} finished this run before: nothing is left to train")
             self._go_on_alone(newest)
@@ -159,8 +171,9 @@ class PartyRun(Training, Generic[P]):
             self._refusals = Refusals(self.name, journal_of(self.settings.folder, self.name))
             self._refusals.check()
             with self._meeting:
+                self.team.collect(b"")  # whoever cannot listen says so before the others wait for partners
                 meet_until_done(
-                    self._meeting,
+                    TeamMeeting(self._meeting, self.team),
                     lambda links: self._drive(self._half(), links),
                     retries=self.settings.retries,
                     reached=lambda: self._saved,
@@ -231,6 +244,14 @@ class PartyRun(Training, Generic[P]):
         self._side.keep_in(self.settings.folder)
         self.party.refusals = self._refusals
 
+    def new_number(self) -> str:
+        """Return the number that a new run gets: one for all workers."""
+        return self.team.collect(secrets.token_hex(16).encode())[0].decode()
+
+    def before_leaving(self) -> None:
+        """Wait until all workers have saved their last step: whoever hears a farewell knows then that they have."""
+        self.team.collect(b"done")
+
     def choose(self, resuming: Callable[[HeldCheckpoints], Half]) -> Half:
         """Go on from a checkpoint that all parties have.
 
@@ -240,7 +261,19 @@ class PartyRun(Training, Generic[P]):
         Raises:
             CheckpointError: If it is damaged, or belongs to another run.
         """
-        self._go_on_from((yield from resuming(self._folder.held())))
+        self._go_on_from((yield from resuming(self._held_by_all())))
+
+    def _held_by_all(self) -> HeldCheckpoints:
+        """Return the checkpoints that all workers of this party hold."""
+        own = self._folder.held()
+        if self.team.size == 1:
+            return own
+        said = self.team.collect(json.dumps([own.run, own.steps]).encode())
+        held = {}
+        for rank, content in enumerate(said):
+            run, steps = json.loads(content)
+            held[f"worker {rank} of {self.name}"] = HeldCheckpoints(run, tuple(steps))
+        return held_by_all(held)
 
     # --- the end of the run
 
@@ -251,6 +284,17 @@ class PartyRun(Training, Generic[P]):
     def _has_parted(self, run: Mapping[str, Any]) -> bool:
         """Return whether nobody needs it any more, and it nobody."""
         return bool(run) and self._folder.noted_farewell() == (run["run"], run["step"]) and self._is_end(run)
+
+    def _team_has_parted(self, newest: Mapping[str, Any]) -> bool:
+        """Return whether nobody needs this party any more: where one worker knows that, all have done everything."""
+        own = self._has_parted(newest)
+        parted = b"parted" in self.team.collect(b"parted" if own else b"")
+        if parted and not own and not self._is_end(newest):
+            raise DataError(
+                f"other workers of {self.name} have finished this run, and {self.settings.folder} does not hold its "
+                "end; bring the folder back, or start all parties anew with --overwrite"
+            )
+        return parted
 
     def _take_up(self, path: Path | None) -> None:
         assert path is not None, "it lay there just now"
@@ -270,8 +314,13 @@ class PartyRun(Training, Generic[P]):
             for later in (path for number, path in found.items() if number > step):
                 checkpoint.remove(later)
         self.number = chosen.run
+        if not step and self.team.size > 1:  # what was drawn at random is worker 0's
+            self.party.share_with_workers()
+        check_replicas(self.team, self.party)
         self._watch_replays()
-        self._monitor = Monitor(self.settings.folder, resume_at=(self._offset, step) if step in found else None)
+        # What a run logs is worker 0's, which has what all of them evaluate.
+        log = self.settings.folder if self.team.rank == 0 else None
+        self._monitor = Monitor(log, resume_at=(self._offset, step) if step in found and log is not None else None)
         if step not in found or not step:
             self.save_checkpoint()  # under the number of this run
         self._saved = step
@@ -294,6 +343,7 @@ class PartyRun(Training, Generic[P]):
         Raises:
             CheckpointError: If it cannot be written; the last good one stays.
         """
+        check_replicas(self.team, self.party)
         self._flush()
         for chain in self.party.chains().values():
             chain.draw_generators(self.party.device)  # else a run that goes back to its beginning would draw others

@@ -117,6 +117,7 @@ class PartyTraining(ABC, Generic[P]):
             training.tell(self.side.notes())
             yield from training.choose(self._resuming)
             yield from self.steps()
+        training.before_leaving()
         yield from self._leave()
 
     def steps(self) -> Half:
@@ -229,7 +230,7 @@ class ActiveTraining(PartyTraining[ActiveParty]):
         return frozenset({"activation"} if self.party.sums_parts else {"activation", "evaluation"})
 
     def _resuming(self, own: HeldCheckpoints) -> Half:
-        return active_resuming(self.party.name, self.partners, own)
+        return active_resuming(self.party.name, self.partners, own, number=self._training.new_number())
 
     def _evaluation(self, plan: StepPlan) -> Half:
         half = evaluation_of(self.side, self.party, self._plan, step=plan.step + 1, epoch=plan.epoch + 1)

@@ -22,6 +22,7 @@ from splitvfl.messaging.conversation import Half
 from splitvfl.party.party import Party
 from splitvfl.privacy import PrivacyBudget
 from splitvfl.system.signals import Signals
+from splitvfl.team.team import Alone, Team
 
 TrainingProgress = Callable[["Status"], None]
 
@@ -70,6 +71,7 @@ class Training(ABC):
         records: Those of the step under way, by party.
         saving: Whether a checkpoint follows the step that was just done.
         signals: Requests to stop between two steps.
+        team: The workers of the party that is trained here, or this process alone.
         loss: Training loss of the last step; NaN without labels.
         clock: Seconds that parties here have spent in the step under way; waiting is none of it.
         watch: Attacks on what crosses, and their figures.
@@ -86,6 +88,7 @@ class Training(ABC):
         self.records: dict[str, Records] = {}
         self.saving = False
         self.signals = Signals()
+        self.team: Team = Alone()
         self.loss = math.nan
         self.clock = 0.0
         self.watch = watch
@@ -109,6 +112,13 @@ class Training(ABC):
     @abstractmethod
     def begin(self) -> None:
         """Get ready, when the parties have agreed."""
+
+    def new_number(self) -> str:
+        """Return the number that a new run gets, if it is one; empty: it is drawn where it is needed."""
+        return ""
+
+    def before_leaving(self) -> None:  # noqa: B027 - whoever is alone has nobody to wait for
+        """Wait until all workers have come as far, when everything is saved."""
 
     def choose(self, resuming: Callable[[HeldCheckpoints], Half]) -> Half:
         """Go on from a checkpoint that all parties have; where all are here, one holds them all.
@@ -149,6 +159,7 @@ class Training(ABC):
                 "run, whose noise is calculated for all of its epochs"
             )
         self._schedule, self._progress, self.signals = schedule, progress, Signals(grace_s=grace_s)
+        self.team.stopping = lambda: self.signals.asked
 
     def start(self) -> None:
         """Begin with the first of the steps that are left, if there are any."""
@@ -179,6 +190,8 @@ class Training(ABC):
                 # Before anything of it is sent. A step that is taken again has the noise that it had.
                 self.account.begin(self.plan.step)
             self.records = {party.name: party.train_batch(self.plan.rows) for party in self._parties}
+            for party in self._parties:
+                party.share = self.plan.share
         self._judging, self.clock = self.watch.seconds, 0.0
 
     def step_done(self) -> None:
@@ -196,7 +209,7 @@ class Training(ABC):
         if plan.logs:
             self._monitor.write(self.step, self._scalars(measured, plan))
         self._progress(self._status(plan.epoch + 1))
-        self.saving = plan.saves or self.signals.asked
+        self.saving = plan.saves or self.team.stop_asked
         if not self.saving:
             self._go_on()
 
@@ -213,7 +226,7 @@ class Training(ABC):
             self.save_checkpoint()
         if self.stopped:
             self.plan = None
-        elif self.signals.asked and self.step < self._schedule.steps:
+        elif self.team.stop_asked and self.step < self._schedule.steps:
             for line in self.spent():
                 self.notify(line)
             raise Interrupted

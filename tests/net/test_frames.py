@@ -34,7 +34,7 @@ from splitvfl.net.frames import (
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8)
 
 # Written by hand from docs/reference/protocol.md. The parser below reads them without the library.
-HELLO = "01 73706c697476666c 0200 93 a7 74656c65636f6d a6 637265646974 a7 70617373697665"
+HELLO = "01 73706c697476666c 0300 95 a7 74656c65636f6d a6 637265646974 a7 70617373697665 00 01"
 MESSAGE = (
     "02 1b00"  # a first frame, head of 27 bytes
     "96 00 aa 61637469766174696f6e 07"  # [0, "activation", 7,
@@ -142,7 +142,7 @@ def test_golden_control_frames() -> None:
     hello = Hello("telecom", "credit", "passive")
     assert hello_frame(hello) == unhex(HELLO)
     assert read_hello(unhex(HELLO), "x") == hello
-    assert ByHand(unhex(HELLO)[11:]).value() == ["telecom", "credit", "passive"]
+    assert ByHand(unhex(HELLO)[11:]).value() == ["telecom", "credit", "passive", 0, 1]
     assert bye_frame("done", final=True) == unhex(BYE)
     assert read_bye(unhex(BYE), "x") == Bye("done", True)
     assert (frames.PING_FRAME, frames.PONG_FRAME) == (b"\x05", b"\x06")
@@ -435,9 +435,9 @@ def test_nothing_but_a_protocol_error_ever_comes_of_random_frames() -> None:
 
 
 def test_another_version_is_refused_with_both_named_whatever_follows() -> None:
-    frame = hello_frame(Hello("telecom", "credit", "passive"), version=3)
+    frame = hello_frame(Hello("telecom", "credit", "passive"), version=4)
     for wrong in (frame, frame[:11], frame[:11] + b"anything at all"):
-        with pytest.raises(ProtocolError, match="telecom speaks version 3 of the protocol, and this party version 2"):
+        with pytest.raises(ProtocolError, match="telecom speaks version 4 of the protocol, and this party version 3"):
             read_hello(wrong, "telecom")
 
 

@@ -109,6 +109,11 @@ def test_what_comes_in_the_place_of_what_was_announced_is_refused_when_it_is_awa
         bank.announce(Expected("shop", "activation", 1, (torch.float32,), (3,)))
 
 
+def test_no_more_room_is_made_than_any_message_may_take() -> None:
+    expected = Expected("telecom", "activation", 1, (torch.float32,), (1 << 20, range(1, 1 << 16)))
+    assert frames.most_frames(expected) == 1024
+
+
 @pytest.mark.parametrize(("shape", "count"), [((3,), 1), ((0,), 1), ((range(1, 9), 1 << 17), 4), ((1 << 18, 2), 2)])
 def test_room_is_made_for_the_largest_message_that_would_fit(shape: tuple[int | range, ...], count: int) -> None:
     expected = Expected("telecom", "activation", 1, (torch.bfloat16, torch.float32), shape)
@@ -269,3 +274,15 @@ def test_frames_that_end_without_a_word_are_explained_by_who_carries_them() -> N
     other.read(iter([]), silence="it went, or something was too large")
     assert stream.incoming.cause == GONE
     assert other.incoming.cause == "it went, or something was too large"
+
+
+def test_a_worker_that_reaches_another_partys_other_worker_is_told_so() -> None:
+    with pytest.raises(
+        ProtocolError, match="worker 3 of telecom reached worker 2 of bank; worker i of one party talks"
+    ):
+        pair(Hello("bank", "credit", "active", 2, 4), Hello("telecom", "credit", "passive", 3, 4))
+    with pytest.raises(ProtocolError, match=r"telecom has 1 worker, and bank has 4 workers: all .* team\.workers"):
+        pair(Hello("bank", "credit", "active", 0, 4), Hello("telecom", "credit", "passive"))
+    bank, telecom = pair(Hello("bank", "credit", "active", 2, 4), Hello("telecom", "credit", "passive", 2, 4))
+    bank.close()
+    telecom.close()

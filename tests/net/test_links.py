@@ -143,7 +143,7 @@ def test_another_version_is_refused_with_both_versions_named(
 ) -> None:
     later = hello_frame(TELECOM, version=9)
     monkeypatch.setattr(links.frames, "hello_frame", lambda hello: later if hello == TELECOM else hello_frame(hello))
-    with pytest.raises(RefusedError, match="telecom speaks version 9 of the protocol, and this party version 2"):
+    with pytest.raises(RefusedError, match="telecom speaks version 9 of the protocol, and this party version 3"):
         dial_bank()
 
 

@@ -42,7 +42,7 @@ def test_a_run_goes_on_with_as_many_shards_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("exchange", "complaint"),
     [
-        (Residue(rows=16), "exchange residue: takes no shards: with W workers it would open W sums a step"),
+        (Residue(rows=16), "exchange residue: takes no shards: what it counts of a step is of one batch"),
         (Split(receiver_clips=ReceiverClips(activation=1.0)), r"exchange\.receiver_clips: is calculated for batches"),
     ],
 )
@@ -53,7 +53,10 @@ def test_what_counts_records_of_a_batch_is_refused_beside_several(exchange: Any,
 
 
 def test_the_setting_reaches_the_order() -> None:
-    text = "data: {name: breast-cancer}\nparties: {us: {role: active, columns: ['mean *']}, them: {role: passive, columns: rest}}\n"
+    text = (
+        "data: {name: breast-cancer}\n"
+        "parties: {us: {role: active, columns: ['mean *']}, them: {role: passive, columns: rest}}\n"
+    )
     assert parse_config(f"{text}train: {{shards: 3}}\n", source="one.yaml").train.shards == 3
     for shards in ("0", "4097", "1.5"):
         with pytest.raises(ConfigError, match=r"one\.yaml:3: train\.shards: "):

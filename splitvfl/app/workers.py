@@ -1,0 +1,169 @@
+"""A party of several workers: what its file may ask for, who has which folder, and who begins."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from splitvfl.app.assembly import choose_device
+from splitvfl.config.sections import ExperimentConfig
+from splitvfl.errors import ConfigError
+from splitvfl.hooks import batch_mixing_layer, hook_name
+from splitvfl.party.party import ActiveParty, Party
+from splitvfl.team.team import Alone, Team
+
+
+@contextmanager
+def team_of(config: ExperimentConfig, name: str) -> Iterator[Team]:
+    """Join the workers of a party, of which this process is one; alone, if it is the only one.
+
+    Raises:
+        ConfigError: If the file and who started this process do not say the same number of workers.
+    """
+    workers, started = config.team.workers, int(os.environ.get("WORLD_SIZE", "1"))
+    if workers == 1:
+        if started > 1:
+            raise ConfigError(
+                f"{config.source}: team.workers: {started} workers were started, and each party is one process; write "
+                f"team: {{workers: {started}}}, alike at all parties, or start it without torchrun"
+            )
+        yield Alone()
+        return
+    # Imported late: who trains alone has no use for torch.distributed.
+    from splitvfl.team.workers import Workers
+
+    network = config.network
+    # A worker may wait for its partners to appear, and then for some messages of each, before it comes to the others.
+    wait_s = 3600.0 if network is None else network.meeting_s + 8 * network.message_s * len(config.parties)
+    with Workers(workers, party=name, environment=os.environ, wait_s=wait_s) as team:
+        yield team
+
+
+def said_of_team(team: Team, environment: Mapping[str, str]) -> list[str]:
+    """Return what is to be said before several workers begin, in sentences.
+
+    Args:
+        team: The workers.
+        environment: Where the launcher's variables are.
+    """
+    if team.size == 1:
+        return []
+    lines = [f"{team.size} workers, each with a shard of the records; this one is worker {team.rank}"]
+    host = environment.get("MASTER_ADDR", "")
+    if is_public(host):
+        lines.append(
+            f"MASTER_ADDR {host} is a public address: between workers nothing is encrypted, and whoever reaches them "
+            "reads and changes weights; join them in a private network"
+        )
+    return lines
+
+
+def is_public(host: str) -> bool:
+    """Return whether a host has an address that anybody can reach; not of one whose name says nothing here."""
+    try:
+        found = socket.getaddrinfo(host, None) if host else []
+    except OSError:
+        return False
+    return any(ipaddress.ip_address(str(one[4][0]).partition("%")[0]).is_global for one in found)
+
+
+def check_team(config: ExperimentConfig) -> None:
+    """Refuse what several workers cannot do yet, or cannot do at all.
+
+    Raises:
+        ConfigError: If the file asks for it.
+    """
+    if config.team.workers == 1:
+        return
+    found = [(hook.name, hook.found("defenses", config.folder)) for hook in config.defenses]
+    sent = [name for name, hook in found if hook.crossing == "activation"]
+    refused = {
+        f"defenses: {', '.join(sent)}": (bool(sent), "each worker has its part of an activation only"),
+        "model.private_top": (getattr(config.model, "private_top", False), "it is trained in one process"),
+        "parties: transform": (
+            any(party.transform is not None for party in config.parties.values()),
+            "each worker would draw another one",
+        ),
+        "train.loss": (
+            config.train.loss is not None and ":" in config.train.loss.name,
+            "nothing says that a loss of your own is a mean over records, of which each worker has its part",
+        ),
+        "train.device": (choose_device(config.train.device).type != "cpu", "it was tried on CPUs only; write cpu"),
+        "train.autocast": (config.train.autocast is not None, "it was not tried"),
+    }
+    for key, (asked, why) in refused.items():
+        if asked:
+            raise ConfigError(
+                f"{config.source}: {key}: not with team.workers above 1: {why}. Train in one process, with "
+                f"train.shards: {config.team.workers}, to see what it would be"
+            )
+
+
+def check_replicable(party: Party, config: ExperimentConfig) -> None:
+    """Refuse a model whose replicas would not stay equal.
+
+    Raises:
+        ConfigError: If a layer of it keeps something of the records of a batch, of which each worker has others; or a
+            defense draws what the top learns from, of which each worker has a part.
+    """
+    layer = next(filter(None, map(batch_mixing_layer, party.models)), None)
+    if layer is not None:
+        raise ConfigError(
+            f"{config.source}: model: {layer} mixes the records of a batch, and each worker of {party.name} has its "
+            "part of it only, so that workers would no longer be equal; LayerNorm or GroupNorm keep records apart"
+        )
+    for cut in party.cuts.values() if isinstance(party, ActiveParty) else ():
+        if cut.gradient.draws_at_output:
+            raise ConfigError(
+                f"{config.source}: defenses: one of {', '.join(map(hook_name, cut.gradient))} draws what the top "
+                "learns from, of which each worker has a part only; take per: message, or train in one process"
+            )
+
+
+def alike(config: ExperimentConfig, data: Mapping[str, str], *, overwrite: bool) -> dict[str, str]:
+    """Return what must be the same at all workers of a party: every section of its file, its data, and versions.
+
+    Args:
+        config: The file.
+        data: Digests of the party's data.
+        overwrite: Whether it starts anew.
+    """
+    found = {key: json.dumps(section, sort_keys=True) for key, section in config.model_dump(mode="json").items()}
+    found |= {f"digest of {key}": digest for key, digest in data.items()}
+    found |= {"--overwrite": str(overwrite), "version of torch": str(torch.__version__)}
+    found["instructions of the processor"] = torch.backends.cpu.get_cpu_capability()
+    with suppress(PackageNotFoundError):  # in a tree that was never installed
+        found["version of splitvfl"] = version("splitvfl")
+    return found
+
+
+def part_of(count: int, team: Team) -> range:
+    """Return the positions of this worker's part of so many records."""
+    return range(team.rank * count // team.size, (team.rank + 1) * count // team.size)
+
+
+def folder_of(folder: Path, team: Team) -> Path:
+    """Return where a worker keeps what is its own: worker 0 in the run's folder, every other one within it."""
+    return folder if team.rank == 0 else folder / f"worker-{team.rank}"
+
+
+@contextmanager
+def after_worker_0(team: Team) -> Iterator[None]:
+    """Begin a block when worker 0 has made the run's folder (:func:`begin_others`)."""
+    if team.rank:
+        team.collect(b"")
+    yield
+
+
+def begin_others(team: Team) -> None:
+    """Let the other workers begin: the run's folder is there."""
+    if team.rank == 0:
+        team.collect(b"")

@@ -1,0 +1,150 @@
+"""What the workers of a party tell each other around the steps: that they are alike, and that one cannot go on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from splitvfl.errors import ConfigError, LinkError, ProtocolError, TeamError
+from splitvfl.messaging.messages import bytes_of
+from splitvfl.net.driver import Correspondent
+from splitvfl.party.party import Party
+from splitvfl.run.meeting_again import MeetingPlace
+from splitvfl.run.training import Interrupted
+from splitvfl.team.team import Team
+
+
+@contextmanager
+def telling(team: Team) -> Iterator[None]:
+    """Tell the other workers of what ends this block, in the place of the operation that they wait in: they end too.
+
+    Raises:
+        BaseException: What ended the block.
+    """
+    try:
+        yield
+    except BaseException as error:
+        _tell(team, error, once_more=False)
+        raise
+
+
+def _tell(team: Team, error: BaseException, *, once_more: bool) -> None:
+    """Tell the other workers that this one cannot go on.
+
+    Args:
+        team: The workers.
+        error: Why.
+        once_more: Whether a lost link, or a message that does not belong there, is no end: all meet again then.
+    """
+    if isinstance(error, Interrupted | TeamError):  # which all workers raise together
+        return
+    passing = isinstance(error, LinkError | ProtocolError) and not getattr(error, "final", False)
+    team.refuse(str(error) or "it was stopped", final=not (passing and once_more))
+
+
+class TeamMeeting:
+    """Where the workers of a party meet their partners: all of them, before any says a word.
+
+    A worker whose link breaks while others still wait for theirs meets its partner again, and no other link is given
+    up for that. Later, where one gives up its links, all do: the links first, so that partners know, and then they tell
+    each other. So no worker waits for one that is still meeting, and nobody drops a link that is new.
+
+    Args:
+        place: Where this worker meets its partners.
+        team: The workers.
+    """
+
+    def __init__(self, place: MeetingPlace, team: Team) -> None:
+        self._place, self._team = place, team
+
+    @contextmanager
+    def meet(self) -> Iterator[Mapping[str, Correspondent]]:
+        """Make links to all partners, for the length of a block, when all workers have theirs.
+
+        Raises:
+            LinkError: If a partner does not appear in time, or a worker cannot go on.
+            ProtocolError: If whoever answers in a partner's place is not that partner.
+        """
+        met = self._team.size == 1
+        while True:
+            try:
+                with self._place.meet() as links:
+                    while not met and _alive(links):
+                        met = self._all_linked(links)
+                    if not met:
+                        raise _Broken("a link broke before all workers had theirs")
+                    yield links
+                return
+            except _Broken:
+                continue
+            except BaseException as error:
+                _tell(self._team, error, once_more=met)
+                if (
+                    self._team.lost
+                    and isinstance(error, LinkError | ProtocolError)
+                    and not isinstance(error, TeamError)
+                ):
+                    raise TeamError(self._team.lost, final=True) from error
+                raise
+
+    def _all_linked(self, links: Mapping[str, Correspondent]) -> bool:
+        """Wait until all workers have links, and return whether all still have them then."""
+        self._team.collect(b"")
+        return b"" not in self._team.collect(b"alive" if _alive(links) else b"")
+
+
+class _Broken(LinkError):
+    """This worker's link broke before there was anything to say on it; the others keep theirs, and wait."""
+
+
+def _alive(links: Mapping[str, Correspondent]) -> bool:
+    return all(getattr(link, "ended", None) is None for link in links.values())
+
+
+def check_alike(team: Team, party: str, terms: Mapping[str, str]) -> None:
+    """Check that all workers of a party have the same settings.
+
+    Raises:
+        ConfigError: If one has others; it says which differ from those of worker 0.
+    """
+    if team.size == 1:
+        return
+    theirs: list[dict[str, str]] = [json.loads(said) for said in team.collect(json.dumps(dict(terms)).encode())]
+    for rank, other in enumerate(theirs):
+        differing = [key for key in sorted({*other, *theirs[0]}) if other.get(key) != theirs[0].get(key)]
+        if differing:
+            lines = "; ".join(f"{key}: {theirs[0].get(key)} and {other.get(key)}" for key in differing)
+            raise ConfigError(
+                f"workers 0 and {rank} of {party} do not have the same: {lines}; give all of them one file, the same "
+                "data and one version"
+            )
+
+
+def check_replicas(team: Team, party: Party) -> None:
+    """Check that all workers hold the same weights and buffers, to the bit.
+
+    Raises:
+        ConfigError: If one does not.
+    """
+    if team.size == 1:
+        return
+    digest = hashlib.sha256()
+    for model in party.models:
+        for name, state in model.state_dict().items():
+            if not isinstance(state, Tensor):  # what a layer keeps besides
+                continue
+            digest.update(f"{name} {state.dtype} {tuple(state.shape)}\n".encode())
+            digest.update(bytes_of(state.detach().cpu()))
+    said = team.collect(digest.digest())
+    others = [rank for rank, one in enumerate(said) if one != said[0]]
+    if others:
+        raise ConfigError(
+            f"the weights of worker {', '.join(map(str, others))} of {party.name} are not those of worker 0. Either a "
+            "folder is of another run, or was changed; or a machine computes otherwise than another one (processor, "
+            "GPU); or a layer keeps something of the records that pass, of which each worker has others. Take machines "
+            "of one kind, or a layer that keeps nothing, and start all parties anew with --overwrite"
+        )

@@ -1,0 +1,1 @@
+"""The workers of one party: several processes that train as one."""

@@ -1,0 +1,144 @@
+"""What the workers of one party do together; a party that is one process is a team of one, and does nothing.
+
+Every worker holds a replica of the party's model and a part of the records. What they do together they do in step: all
+of them call the same operation, one after the other. Before each operation every worker says whether it can go on; if
+one cannot, all of them raise, so that nobody waits for somebody who does not come. Nothing here is a message of the
+conversation with other parties: what a party does inside itself is its own business.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+
+class Team(ABC):
+    """The workers of one party, as one of them sees them.
+
+    Attributes:
+        rank: Number of this worker, from 0.
+        size: How many there are.
+        stopping: Asked before every operation whether this worker was asked to stop.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    def __init__(self) -> None:
+        self.stopping: Callable[[], bool] = lambda: False
+
+    @property
+    @abstractmethod
+    def stop_asked(self) -> bool:
+        """Whether any worker had been asked to stop when the last operation began: the same at all of them."""
+
+    @abstractmethod
+    def add_up(self, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Return the sums over all workers of these tensors, the same to the bit at each.
+
+        A worker may have ``None`` where others have a tensor, and counts as zeros there; where all have ``None``, the
+        sum is ``None``. Sparse tensors stay sparse.
+
+        Args:
+            tensors: As many at every worker, each of one shape and dtype there.
+
+        Raises:
+            TeamError: If a worker could not go on, or is gone.
+        """
+
+    @abstractmethod
+    def gather(self, tensor: Tensor) -> list[Tensor] | None:
+        """Return what every worker has, in order, at worker 0; ``None`` at the others.
+
+        Args:
+            tensor: Of one dtype at all workers, and of one shape but for its first dimension.
+
+        Raises:
+            TeamError: If a worker could not go on, or is gone.
+        """
+
+    @abstractmethod
+    def scatter(self, parts: Sequence[Tensor] | None, rows: int) -> Tensor:
+        """Return this worker's part of what worker 0 has.
+
+        Args:
+            parts: At worker 0 one for each worker, alike but for their first dimension; ``None`` at the others.
+            rows: How long the first dimension of this worker's part is.
+
+        Raises:
+            TeamError: If a worker could not go on, or is gone.
+        """
+
+    def whole(self, tensor: Tensor) -> Tensor | None:
+        """Return what all workers have, one behind the other, at worker 0; ``None`` at the others."""
+        parts = self.gather(tensor)
+        return None if parts is None else torch.cat(parts)
+
+    @abstractmethod
+    def share(self, tensors: Sequence[Tensor]) -> None:
+        """Overwrite these tensors with those of worker 0.
+
+        Args:
+            tensors: As many at every worker, each of one shape and dtype there.
+
+        Raises:
+            TeamError: If a worker could not go on, or is gone.
+        """
+
+    @abstractmethod
+    def collect(self, content: bytes) -> list[bytes]:
+        """Return what every worker says, in order; short contents, as a note or a digest.
+
+        Raises:
+            TeamError: If a worker could not go on, or is gone.
+        """
+
+    @property
+    def lost(self) -> str:
+        """Why nothing can be done together any more; empty as long as something can."""
+        return ""
+
+    @abstractmethod
+    def refuse(self, reason: str, *, final: bool = False) -> None:
+        """Tell the others, in the place of their next operation, that this worker cannot go on; they raise.
+
+        Args:
+            reason: What they are told, in words; of more than 500 bytes the first.
+            final: Whether it would be the same another time.
+        """
+
+
+class Alone(Team):
+    """A party that is one process."""
+
+    @property
+    def stop_asked(self) -> bool:
+        """Whether this process was asked to stop."""
+        return self.stopping()
+
+    def add_up(self, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Return the tensors as they are."""
+        return list(tensors)
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """Return the tensor alone."""
+        return [tensor]
+
+    def scatter(self, parts: Sequence[Tensor] | None, rows: int) -> Tensor:
+        """Return the one part."""
+        assert parts is not None, "worker 0 has them"
+        (part,) = parts
+        return part
+
+    def share(self, tensors: Sequence[Tensor]) -> None:
+        """Leave them as they are."""
+
+    def collect(self, content: bytes) -> list[bytes]:
+        """Return the content alone."""
+        return [content]
+
+    def refuse(self, reason: str, *, final: bool = False) -> None:
+        """Do nothing: nobody else waits."""

@@ -1,0 +1,318 @@
+"""Workers that ``torch.distributed`` joins: started by ``torchrun``, or whatever sets its variables.
+
+Only tensors cross between workers. Those collectives of ``torch.distributed`` that take objects pickle them, and are
+not used. Between workers nothing is encrypted or authenticated: their network must be private.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from splitvfl.errors import ConfigError, TeamError
+from splitvfl.team.team import Team
+
+_T = TypeVar("_T")
+
+# What a worker says before an operation: which it is about to take part in, or that it cannot go on.
+_CANNOT, _CANNOT_EVER, _ADDS_UP, _GATHERS, _SCATTERS, _SHARES, _COLLECTS = range(7)
+_STOP: Final = 16
+_REASON_BYTES: Final = 500
+# How long a worker looks for the others without a pause, and how long a pause is.
+_SPIN_S, _POLL_S = 0.005, 0.001
+_VARIABLES: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class Workers(Team):
+    """The workers of one party, joined by a process group of torch on the CPU (gloo). A context manager.
+
+    Args:
+        size: How many the party's file says there are.
+        party: The party's name, for errors.
+        environment: Where the launcher's variables are: ``os.environ``.
+        wait_s: Seconds that an operation waits for the slowest worker, who may be waiting for another party. A worker
+            that is gone is noticed at once.
+
+    Raises:
+        ConfigError: If the launcher's variables are missing, or say another number of workers.
+        TeamError: If they do not join: one is gone, say.
+    """
+
+    def __init__(self, size: int, *, party: str, environment: Mapping[str, str], wait_s: float) -> None:
+        super().__init__()
+        missing = [name for name in _VARIABLES if name not in environment]
+        if missing and not dist.is_initialized():
+            raise ConfigError(
+                f"team.workers is {size}, and nothing says which of them this process is ({', '.join(missing)}): start "
+                f"it with torchrun --nproc-per-node {size} --no-python splitvfl party FILE --as {party}"
+            )
+        self._party, self._wait = party, timedelta(seconds=wait_s)
+        self._ours = not dist.is_initialized()
+        # Before they join: whoever leaves while others join is a riddle to them.
+        started = int(environment["WORLD_SIZE"]) if self._ours else dist.get_world_size()
+        if started != size:
+            raise ConfigError(
+                f"team.workers is {size}, and {started} workers were started; all parties need the number that they "
+                f"agreed on: start {size} of them (torchrun --nnodes N --nproc-per-node M, N times M), or change the "
+                "file"
+            )
+        try:
+            if self._ours:
+                dist.init_process_group("gloo", timeout=self._wait)
+            # Of a group that somebody else made, one of our own: its own waits, and gloo whatever carries theirs.
+            self._group = dist.new_group(backend="gloo", timeout=self._wait)
+        except (RuntimeError, ValueError) as error:
+            where = ":".join(environment.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
+            raise TeamError(
+                f"the workers of {party} did not join at {where}{_in_words(error)}; one of them is gone, "
+                "or a port is taken (torchrun --master-port), or their network does not let them through",
+                final=True,
+            ) from error
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._stop_asked = False
+        self._gone = ""
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the process group, if it was made here."""
+        if self._ours and dist.is_initialized():
+            dist.destroy_process_group()
+
+    @property
+    def lost(self) -> str:
+        """Why nothing can be done together any more; empty as long as something can."""
+        return self._gone
+
+    @property
+    def stop_asked(self) -> bool:
+        """Whether any worker had been asked to stop when the last operation began."""
+        return self._stop_asked
+
+    def add_up(self, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Return the sums over all workers: one flat sum for each dtype, and of sparse tensors indices and rows."""
+        return self._in_step(_ADDS_UP, lambda: self._added_up(tensors))
+
+    def gather(self, tensor: Tensor) -> list[Tensor] | None:
+        """Return what every worker has, in order, at worker 0."""
+        return self._in_step(_GATHERS, lambda: self._gathered(tensor, at_all=False))
+
+    def scatter(self, parts: Sequence[Tensor] | None, rows: int) -> Tensor:
+        """Return this worker's part of what worker 0 has."""
+        return self._in_step(_SCATTERS, lambda: self._scattered(parts, rows))
+
+    def share(self, tensors: Sequence[Tensor]) -> None:
+        """Overwrite these tensors with those of worker 0."""
+        self._in_step(_SHARES, lambda: self._shared(tensors))
+
+    def collect(self, content: bytes) -> list[bytes]:
+        """Return what every worker says, in order."""
+        return self._in_step(_COLLECTS, lambda: self._said(content))
+
+    def refuse(self, reason: str, *, final: bool = False) -> None:
+        """Tell the others, in the place of their next operation, that this worker cannot go on."""
+        if self._gone:
+            return
+        if self._vote(_CANNOT_EVER if final else _CANNOT) is not None:
+            self._reasons(reason)
+        if final:
+            self._gone = f"worker {self.rank} of {self._party} has ended"
+
+    # --- in step
+
+    def _in_step(self, operation: int, work: Callable[[], _T]) -> _T:
+        if self._gone:
+            raise TeamError(self._gone, final=True)
+        votes = self._vote(operation)
+        if votes is None:
+            raise TeamError(self._gone, final=True)
+        refusing = [rank for rank, vote in enumerate(votes) if vote in (_CANNOT, _CANNOT_EVER)]
+        if refusing:
+            reasons = self._reasons("")
+            said = "; ".join(f"worker {rank} of {self._party}: {reasons[rank] or 'it is gone'}" for rank in refusing)
+            final = any(votes[rank] == _CANNOT_EVER for rank in refusing)
+            self._gone = said if final else ""
+            raise TeamError(said, final=final)
+        if set(votes) != {operation}:
+            self._gone = (
+                f"the workers of {self._party} are not in step: they are at {votes}; this is a mistake of splitvfl"
+            )
+            raise TeamError(self._gone, final=True)
+        try:
+            return work()
+        except BaseException as error:
+            # Half of an operation is done: with whatever came next the others would wait for the rest of it.
+            self._gone = self._why_lost(error)
+            if isinstance(error, Exception):
+                raise TeamError(self._gone, final=True) from error
+            raise
+
+    def _vote(self, vote: int) -> list[int] | None:
+        """Return what all workers say before an operation; ``None`` if one of them is gone."""
+        votes = torch.zeros(self.size, dtype=torch.int64)
+        votes[self.rank] = vote + (_STOP if self.stopping() else 0)
+        try:
+            self._wait_for(dist.all_reduce(votes, group=self._group, async_op=True))
+        except RuntimeError as error:
+            self._gone = self._why_lost(error)
+            return None
+        except BaseException as error:
+            self._gone = self._why_lost(error)
+            raise
+        self._stop_asked = bool((votes >= _STOP).any())
+        return [vote % _STOP for vote in votes.tolist()]
+
+    def _reasons(self, reason: str) -> list[str]:
+        own = reason.encode("utf-8", "replace")[:_REASON_BYTES]
+        try:
+            return [said.decode("utf-8", "replace") for said in self._said(own)]
+        except RuntimeError:  # who said it is gone already
+            return [""] * self.size
+
+    def _why_lost(self, error: BaseException) -> str:
+        if not isinstance(error, Exception):
+            return f"worker {self.rank} of {self._party} was stopped"
+        if not isinstance(error, RuntimeError):
+            return f"worker {self.rank} of {self._party} failed: {type(error).__name__}: {error}"
+        return f"a worker of {self._party} is gone, or did not come within {self._wait}{_in_words(error)}"
+
+    def _wait_for(self, work: Any) -> None:
+        """Wait for a collective, in which a signal would not be heard, piece by piece.
+
+        Raises:
+            RuntimeError: If it failed: another worker is gone.
+        """
+        soon = time.perf_counter() + _SPIN_S
+        while not work.is_completed():
+            if time.perf_counter() > soon:
+                time.sleep(_POLL_S)
+        work.wait()
+
+    # --- what crosses
+
+    def _added_up(self, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+        known = self._known(tensors)
+        found: list[Tensor | None] = [None] * len(tensors)
+        dense: dict[torch.dtype, list[int]] = {}
+        for place, (sparse, dtype, shape) in known.items():
+            one = tensors[place]
+            if sparse:
+                found[place] = self._added_sparse(one, dtype, shape)
+            else:
+                found[place] = torch.zeros(shape, dtype=dtype) if one is None else one.detach().cpu()
+                dense.setdefault(dtype, []).append(place)
+        for places in dense.values():
+            flat = torch.cat([_tensor(found[place]).reshape(-1) for place in places])
+            self._wait_for(dist.all_reduce(flat, group=self._group, async_op=True))
+            parts = flat.split([_tensor(found[place]).numel() for place in places])
+            for place, part in zip(places, parts, strict=True):
+                found[place] = part.reshape(_tensor(found[place]).shape)
+        return [None if one is None else one.to(_device_of(given)) for one, given in zip(found, tensors, strict=True)]
+
+    def _known(self, tensors: Sequence[Tensor | None]) -> dict[int, tuple[bool, torch.dtype, tuple[int, ...]]]:
+        """Return the form of each tensor that some worker has, by its place."""
+        own = {
+            place: (one.is_sparse, one.dtype, tuple(one.shape)) for place, one in enumerate(tensors) if one is not None
+        }
+        missing = torch.tensor([place not in own for place in range(len(tensors))], dtype=torch.int64)
+        self._wait_for(dist.all_reduce(missing, group=self._group, async_op=True))
+        partly = [place for place, count in enumerate(missing.tolist()) if 0 < count < self.size]
+        if not partly:
+            return own
+        # Rare: a weight that some rows train, and others do not.
+        said = self._said("\n".join(f"{place} {_spelled(own[place])}" for place in partly if place in own).encode())
+        for line in b"\n".join(filter(None, said)).decode().splitlines():
+            place, _, form = line.partition(" ")
+            own.setdefault(int(place), _read(form))
+        return dict(sorted(own.items()))  # in one order at all workers
+
+    def _added_sparse(self, one: Tensor | None, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+        """Return a sum of sparse tensors: all rows of all workers, in their order."""
+        none = torch.empty(1, 0, dtype=torch.int64), torch.empty(0, *shape[1:], dtype=dtype)
+        mine = torch.sparse_coo_tensor(*none, shape, check_invariants=False)
+        if one is not None:
+            mine = one.detach().cpu()
+        rows = self._gathered(mine._indices().T.contiguous(), at_all=True)
+        values = self._gathered(mine._values().contiguous(), at_all=True)
+        assert rows is not None and values is not None  # noqa: PT018 - at all workers
+        return torch.sparse_coo_tensor(torch.cat(rows).T, torch.cat(values), shape, check_invariants=False)
+
+    def _gathered(self, tensor: Tensor, *, at_all: bool) -> list[Tensor] | None:
+        mine = tensor.detach().cpu().contiguous()
+        counts = torch.zeros(self.size, dtype=torch.int64)
+        counts[self.rank] = len(mine)
+        self._wait_for(dist.all_reduce(counts, group=self._group, async_op=True))
+        most = int(counts.max())
+        padded = mine.new_zeros(most, *mine.shape[1:])
+        padded[: len(mine)] = mine
+        room = [torch.empty_like(padded) for _ in range(self.size)] if at_all or self.rank == 0 else None
+        if at_all:
+            assert room is not None
+            self._wait_for(dist.all_gather(room, padded, group=self._group, async_op=True))
+        else:
+            self._wait_for(dist.gather(padded, room, dst=0, group=self._group, async_op=True))
+        return None if room is None else [one[:count] for one, count in zip(room, counts.tolist(), strict=True)]
+
+    def _scattered(self, parts: Sequence[Tensor] | None, rows: int) -> Tensor:
+        form = b"" if parts is None else _spelled((False, parts[0].dtype, tuple(parts[0].shape[1:]))).encode()
+        _, dtype, shape = _read(self._said(form)[0].decode())
+        most = torch.tensor(rows)
+        self._wait_for(dist.all_reduce(most, op=dist.ReduceOp.MAX, group=self._group, async_op=True))
+        mine, room = torch.empty(int(most), *shape, dtype=dtype), None
+        if parts is not None:
+            room = [torch.zeros(int(most), *shape, dtype=dtype) for _ in parts]
+            for place, part in zip(room, parts, strict=True):
+                place[: len(part)] = part.detach().cpu()
+        self._wait_for(dist.scatter(mine, room, src=0, group=self._group, async_op=True))
+        return mine[:rows]
+
+    def _shared(self, tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            sent = tensor.detach().cpu().contiguous()
+            self._wait_for(dist.broadcast(sent, src=0, group=self._group, async_op=True))
+            with torch.no_grad():
+                tensor.copy_(sent)
+
+    def _said(self, content: bytes) -> list[bytes]:
+        found = self._gathered(
+            torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8)[: len(content)], at_all=True
+        )
+        assert found is not None
+        return [one.numpy().tobytes() for one in found]
+
+
+def _in_words(error: Exception) -> str:
+    """Return what is of use in gloo's words: not where in its code, and no wishes."""
+    first = (str(error).splitlines() or [""])[0]
+    said = re.sub(r"\[/[^\]]*\] ?|This is typically caused by.*", "", first).strip().rstrip(".")
+    return f": {said}" if said else ""
+
+
+def _tensor(one: Tensor | None) -> Tensor:
+    assert one is not None
+    return one
+
+
+def _device_of(one: Tensor | None) -> torch.device:
+    return torch.device("cpu") if one is None else one.device
+
+
+def _spelled(form: tuple[bool, torch.dtype, tuple[int, ...]]) -> str:
+    sparse, dtype, shape = form
+    return f"{int(sparse)} {str(dtype).removeprefix('torch.')} {' '.join(map(str, shape))}"
+
+
+def _read(text: str) -> tuple[bool, torch.dtype, tuple[int, ...]]:
+    sparse, dtype, *shape = text.split()
+    return sparse == "1", getattr(torch, dtype), tuple(map(int, shape))

@@ -1,0 +1,195 @@
+"""Two teams that lose links at any moment meet again, all of them, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from splitvfl.errors import LinkError, TeamError
+from splitvfl.run.meeting_again import meet_until_done
+from splitvfl.run.teamwork import TeamMeeting
+from splitvfl.team.team import Team
+
+SIZE, STEPS = 2, 6
+LIMIT_S = 20.0
+
+
+class Votes:
+    """What the workers of one team, threads here, say in each operation."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._rounds: list[dict[int, bytes | None]] = [{}]
+
+    def say(self, rank: int, content: bytes | None) -> list[bytes | None]:
+        """Say something, or (None) that this one cannot go on; return what all say."""
+        with self._changed:
+            if len(self._rounds[-1]) == SIZE:
+                self._rounds.append({})
+            number, said = len(self._rounds) - 1, self._rounds[-1]
+            assert rank not in said, f"worker {rank} is at operation {number} twice"
+            said[rank] = content
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: len(said) == SIZE, LIMIT_S), f"somebody is missed in {number}"
+        return [said[one] for one in range(SIZE)]
+
+
+class Threads(Team):
+    """A worker that is a thread."""
+
+    def __init__(self, rank: int, votes: Votes) -> None:
+        super().__init__()
+        self.rank, self.size, self._votes = rank, SIZE, votes
+
+    stop_asked = False
+
+    def collect(self, content: bytes) -> list[bytes]:
+        said = self._votes.say(self.rank, content)
+        if None in said:
+            raise TeamError("another worker lost its link")
+        return [one for one in said if one is not None]
+
+    def refuse(self, reason: str, *, final: bool = False) -> None:
+        assert not final, reason
+        self._votes.say(self.rank, None)
+
+    def add_up(self, tensors: Sequence[Tensor | None]) -> Any: ...
+    def gather(self, tensor: Tensor) -> Any: ...
+    def scatter(self, parts: Sequence[Tensor] | None, rows: int) -> Any: ...
+    def share(self, tensors: Sequence[Tensor]) -> None: ...
+
+
+class Line:
+    """Between worker i of one party and worker i of the other: one link at a time, as a listener takes them."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.fresh: Link | None = None
+        self.current: Link | None = None
+
+
+class Link:
+    def __init__(self, line: Line) -> None:
+        self.line, self.ended = line, None
+        self.letters: tuple[queue.Queue[int], queue.Queue[int]] = (queue.Queue(), queue.Queue())
+
+    def end(self) -> None:
+        with self.line.changed:
+            self.ended = "broken"
+            self.line.changed.notify_all()
+
+
+class Side:
+    """One end of a link."""
+
+    def __init__(self, link: Link, here: int) -> None:
+        self.link, self._here = link, here
+
+    @property
+    def ended(self) -> Any:
+        return self.link.ended
+
+    def send(self, step: int) -> None:
+        self.link.letters[1 - self._here].put(step)
+
+    def receive(self, step: int) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            try:
+                found = self.link.letters[self._here].get(timeout=0.002)
+            except queue.Empty:
+                if self.link.ended:
+                    raise LinkError("the link broke") from None
+                continue
+            assert found == step
+            return
+        raise AssertionError("waited for ever")
+
+
+class Place:
+    """Where one worker meets its partner: it dials, or takes what was dialled."""
+
+    def __init__(self, line: Line, here: int) -> None:
+        self._line, self._here = line, here
+
+    @contextmanager
+    def meet(self) -> Iterator[Mapping[str, Any]]:
+        link = self._dial() if self._here else self._accept()
+        try:
+            yield {"partner": Side(link, self._here)}
+        except BaseException:
+            link.end()
+            raise
+
+    def _dial(self) -> Link:
+        line = self._line
+        with line.changed:
+            # A listener keeps an old link that is alive, and who dials tries again.
+            free = line.changed.wait_for(lambda: line.current is None or line.current.ended is not None, LIMIT_S)
+            assert free, "an old link stays alive"
+            line.fresh = line.current = Link(line)
+            line.changed.notify_all()
+            return line.current
+
+    def _accept(self) -> Link:
+        line = self._line
+        with line.changed:
+            there = line.changed.wait_for(lambda: line.fresh is not None and line.fresh.ended is None, LIMIT_S)
+            assert there, "nobody dials"
+            link, line.fresh = line.fresh, None
+            assert link is not None
+            return link
+
+
+def _worker(team: Threads, place: Place, told: list[str]) -> None:
+    def talk(links: Mapping[str, Any]) -> None:
+        link = links["partner"]
+        for step in range(STEPS):
+            link.send(step)
+            link.receive(step)
+            team.collect(b"step")
+            time.sleep(0.001)
+        team.collect(b"done")
+
+    meet_until_done(TeamMeeting(place, team), talk, retries=10**6, notify=told.append, then="again")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_teams_that_lose_links_at_any_moment_meet_again_and_end(seed: int) -> None:
+    dice = random.Random(seed)
+    lines = [Line() for _ in range(SIZE)]
+    told: list[str] = []
+    failed: list[BaseException] = []
+
+    def run(rank: int, votes: Votes, here: int) -> None:
+        try:
+            time.sleep(dice.random() * 0.02)
+            _worker(Threads(rank, votes), Place(lines[rank], here), told)
+        except BaseException as error:
+            failed.append(error)
+
+    parties = (Votes(), Votes())
+    threads = [
+        threading.Thread(target=run, args=(rank, votes, here), daemon=True)
+        for here, votes in enumerate(parties)
+        for rank in range(SIZE)
+    ]
+    for thread in threads:
+        thread.start()
+    for _ in range(8):
+        time.sleep(dice.random() * 0.01)
+        link = lines[dice.randrange(SIZE)].current
+        if link is not None:
+            link.end()
+    for thread in threads:
+        thread.join(2 * LIMIT_S)
+    assert not failed, failed
+    assert not any(thread.is_alive() for thread in threads)

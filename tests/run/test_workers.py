@@ -1,0 +1,369 @@
+"""Parties of several workers each: the weights of one process, and of an undisturbed run whatever happens to one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from splitvfl.app.addresses import AddressBook
+from splitvfl.app.saved_model import load_half
+from splitvfl.app.workers import check_team, team_of
+from splitvfl.cli import main
+from splitvfl.config.sections import parse_config
+from splitvfl.errors import ConfigError
+from splitvfl.net.certs import make_certificates
+from splitvfl.run import checkpoint
+from tests.commands import Command
+from tests.run.parties import finished, free_ports, same_weights, start, weights_of
+
+TEXT = """
+data: {name: breast-cancer}
+parties:
+  clinic: {role: active, columns: ["mean *"], address: "127.0.0.1:PORT+"}
+  lab: {role: passive, columns: rest}
+model: {name: mlp, bottom: [16, 8], top_hidden: [8]}
+exchange: {name: split, in_flight: 1}
+team: {workers: 2}
+train:
+  epochs: 12
+  batch_size: 47
+  seed: 3
+  private_seed_for_experiments: 3
+  checkpoint_every_steps: 4
+  early_stopping: {patience: 9, validation_every: 7}
+network: {listen: "127.0.0.1:PORT+", certificates: certs, message_s: 30, meeting_s: 60}
+audit: false
+"""
+DEFENDED = (
+    TEXT.replace("top_hidden: [8]", "top_hidden: []")
+    .replace("epochs: 12", "epochs: 4")
+    .replace("  seed: 3\n", "  seed: 3\n  noise_seed_for_experiments: 5\n")
+    .replace("audit: false", "audit: {canaries: 60}")
+    + "defenses:\n  - {name: asymmetric-response, detection_error: 0.3}\n  - {name: isotropic, ratio: 2.0}\n"
+    "attacks: [norm, direction, residual]\n"
+)
+PARTIES = ("clinic", "lab")
+WORKERS = 2
+
+
+def start_worker(root: Path, folder: Path, name: str, rank: int, port: int, *more: str) -> Command:
+    """Start one worker, with the variables that torchrun sets."""
+    variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": WORKERS, "MASTER_ADDR": "127.0.0.1"}
+    return Command(
+        ["party", "run.yaml", "--as", name, "--out", f"runs/{name}", *more],
+        folder,
+        COLUMNS="120",
+        PYTHONPATH=str(root),
+        MASTER_PORT=str(port),
+        **{key: str(value) for key, value in variables.items()},
+    )
+
+
+def start_party(root: Path, folder: Path, name: str, *more: str) -> dict[str, Command]:
+    (port,) = free_ports(1)
+    return {f"{name} {rank}": start_worker(root, folder, name, rank, port, *more) for rank in range(WORKERS)}
+
+
+def place(folder: Path, text: str = TEXT) -> None:
+    """Make a folder in which parties can be started."""
+    folder.mkdir(exist_ok=True)
+    make_certificates(folder / "certs", list(PARTIES))
+    # Two ports that follow each other.
+    first = next(port for port in free_ports(20) if port < 65_000)
+    (folder / "run.yaml").write_text(text.replace("PORT", str(first)))
+
+
+def folders(root: Path, name: str) -> list[Path]:
+    run = root / "runs" / name
+    return [run, *(run / f"worker-{rank}" for rank in range(1, WORKERS))]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory, checkout: Path) -> Path:
+    """Two parties of two workers, and the same in one process."""
+    folder = tmp_path_factory.mktemp("workers")
+    place(folder)
+    finished({key: one for name in PARTIES for key, one in start_party(checkout, folder, name).items()})
+    finished({"whole": start(checkout, ["train", "run.yaml", "--out", "runs/whole"], folder)})
+    return folder
+
+
+def newest_of(run: Path) -> dict[str, Any]:
+    newest = checkpoint.latest(run / "checkpoints")
+    assert newest is not None
+    return checkpoint.load(newest)
+
+
+def test_defenses_attacks_and_the_auditor_have_the_whole_message(tmp_path: Path, checkout: Path) -> None:
+    """With the figures of one process, whose noise, answers and canaries are drawn with the same seeds."""
+    place(tmp_path, DEFENDED)
+    finished({key: one for name in PARTIES for key, one in start_party(checkout, tmp_path, name).items()})
+    finished({"whole": start(checkout, ["train", "run.yaml", "--out", "runs/whole"], tmp_path)})
+
+    whole = newest_of(tmp_path / "runs" / "whole")
+    for name in PARTIES:
+        weights = [weights_of(folder) for folder in folders(tmp_path, name)]
+        assert same_weights(*weights)
+        assert largest_difference(weights[0], whole[f"party-{name}"]["module"]) < 1e-4
+    apart, together = (
+        json.loads((tmp_path / "runs" / run / "summary.json").read_text()) for run in ("clinic", "whole")
+    )
+    for figure in ("test_metric", "test_loss", "canaries", "steps"):
+        assert apart[figure] == pytest.approx(together[figure], abs=1e-4), figure
+    # A figure of ranks changes by a pair where rounding swaps two scores.
+    for figure in ("total", "beyond_prediction", "prediction_auc", "detection_error"):
+        leak, known = (found["parties"]["lab"][figure] for found in (apart, together))
+        assert leak == pytest.approx(known, abs=2e-3), figure
+    ours, theirs = (found["parties"]["lab"]["attacks"] for found in (apart, together))
+    assert {"norm", "direction", "residual", "auditor-likelihood"} <= ours.keys() == theirs.keys()
+    for attack in ours:
+        for figure in ("auc", "accumulated_auc", "steps", "positives", "negatives"):
+            assert ours[attack][figure] == pytest.approx(theirs[attack][figure], abs=2e-3), (attack, figure)
+
+
+def largest_difference(left: Mapping[str, Any], right: Mapping[str, Any]) -> float:
+    assert left.keys() == right.keys()
+    return max((left[name] - right[name]).abs().max().item() for name in left)
+
+
+def test_workers_end_equal_and_with_the_weights_of_one_process(workplace: Path) -> None:
+    newest = checkpoint.latest(workplace / "runs" / "whole" / "checkpoints")
+    assert newest is not None
+    whole = checkpoint.load(newest)
+    assert whole["run"]["step"] == 12 * 9
+    for name in PARTIES:
+        weights = [weights_of(folder) for folder in folders(workplace, name)]
+        assert same_weights(*weights)
+        # Sums of float32 numbers in another order, over 108 steps.
+        assert largest_difference(weights[0], whole[f"party-{name}"]["module"]) < 1e-5
+
+
+def test_figures_are_of_all_records_and_logged_by_worker_0(workplace: Path) -> None:
+    together, whole = (
+        [json.loads(line) for line in (workplace / "runs" / run / "metrics.jsonl").read_text().splitlines()]
+        for run in ("clinic", "whole")
+    )
+    assert [line["step"] for line in together] == [line["step"] for line in whole]
+    for one, other in zip(together, whole, strict=True):
+        assert one.keys() == other.keys()
+        assert all(one[tag] == pytest.approx(other[tag], abs=1e-5) for tag in one)
+    assert {"train/loss", "test/auc", "validation/auc"} <= together[-1].keys()
+    assert not (workplace / "runs" / "clinic" / "worker-1" / "metrics.jsonl").exists()
+    assert not (workplace / "runs" / "clinic" / "worker-1" / "model").exists()
+    for name in PARTIES:
+        load_half(workplace / "runs" / name / "model")
+
+
+def _until(ready: Any, what: str) -> None:
+    deadline = time.monotonic() + 90
+    while not ready():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def _reached(folder: Path, step: int) -> bool:
+    return max(checkpoint.steps(folder / "checkpoints"), default=0) >= step
+
+
+@pytest.fixture
+def disturbed(tmp_path: Path, checkout: Path) -> Iterator[tuple[Path, dict[str, dict[str, Command]]]]:
+    """The same run under way, in another folder."""
+    place(tmp_path)
+    parties = {name: start_party(checkout, tmp_path, name) for name in PARTIES}
+    yield tmp_path, parties
+    for workers in parties.values():
+        for one in workers.values():
+            one.kill()
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "codes"),
+    [("clinic", signal.SIGKILL, {-9, 2}), ("lab", signal.SIGKILL, {-9, 2}), ("lab", signal.SIGTERM, {130})],
+)
+def test_a_run_ends_like_an_undisturbed_one_whatever_happens_to_one_worker(
+    name: str,
+    number: signal.Signals,
+    codes: set[int],
+    workplace: Path,
+    disturbed: tuple[Path, dict[str, dict[str, Command]]],
+    checkout: Path,
+) -> None:
+    folder, parties = disturbed
+    _until(lambda: _reached(folder / "runs" / name, 20), "a checkpoint")
+
+    parties[name][f"{name} 1"].send_signal(number)
+    ended = {key: one.wait(60) for key, one in parties[name].items()}
+    assert set(ended.values()) <= codes, ended
+    assert not _reached(folder / "runs" / name, 12 * 9), "it was over before it was disturbed"
+    parties[name] = start_party(checkout, folder, name)
+    finished({key: one for workers in parties.values() for key, one in workers.items()})
+
+    for party in PARTIES:
+        known = weights_of(workplace / "runs" / party)
+        assert all(same_weights(weights_of(one), known) for one in folders(folder, party)), party
+
+
+def test_a_folder_of_a_worker_that_is_lost_is_missed(workplace: Path, tmp_path: Path, checkout: Path) -> None:
+    """Nobody begins anew without it: what it sent would be sent with other noise, and the others have gone on."""
+    place(tmp_path)
+    for name in PARTIES:
+        shutil.copytree(workplace / "runs" / name, tmp_path / "runs" / name)
+    shutil.rmtree(tmp_path / "runs" / "lab" / "worker-1")
+    longer = "train.epochs=13"
+    workers = {key: one for name in PARTIES for key, one in start_party(checkout, tmp_path, name, longer).items()}
+    said = {key: one.communicate(timeout=90)[1] for key, one in workers.items()}
+    assert {one.returncode for one in workers.values()} == {2}
+    for rank in range(WORKERS):
+        assert "worker 1 of lab has no checkpoint" in " ".join(said[f"lab {rank}"].split())
+
+
+def test_workers_with_different_files_are_told_what_differs(tmp_path: Path, checkout: Path) -> None:
+    place(tmp_path)
+    (port,) = free_ports(1)
+    workers = {
+        str(rank): start_worker(checkout, tmp_path, "lab", rank, port, f"train.optimizer.lr=0.0{rank + 1}")
+        for rank in range(WORKERS)
+    }
+    for one in workers.values():
+        assert "workers 0 and 1 of lab do not have the same: train: " in one.communicate(timeout=60)[1]
+        assert one.returncode == 2
+
+
+def test_a_worker_that_fails_ends_the_others_and_they_say_which_it_was(tmp_path: Path, checkout: Path) -> None:
+    place(tmp_path)
+    (tmp_path / "runs" / "lab" / "worker-1").mkdir(parents=True)
+    (tmp_path / "runs" / "lab" / "worker-1" / "precious").write_text("mine")
+    (port,) = free_ports(1)
+    workers = [start_worker(checkout, tmp_path, "lab", rank, port) for rank in range(WORKERS)]
+    said = [one.communicate(timeout=60)[1] for one in workers]
+    assert [one.returncode for one in workers] == [2, 2]
+    assert "holds files and is not a run" in said[0] + said[1]
+
+
+# --- what is refused before anybody is met
+
+
+def config_of(*changes: tuple[str, str]) -> Any:
+    text = TEXT.replace("PORT", "7000")
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return parse_config(text, source="shop.yaml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        (
+            (("audit: false", "defenses: [max-norm, {name: gaussian-ir, clip: 1.0, sigma: 0.1}]"),),
+            "defenses: gaussian-ir: not with team.workers above 1: each worker has its part of an activation only",
+        ),
+        ((("seed: 3\n", "seed: 3\n  autocast: bf16\n"),), "train.autocast: not with"),
+    ],
+)
+def test_what_several_workers_cannot_do_is_refused(changes: Any, complaint: str) -> None:
+    check_team(config_of())
+    with pytest.raises(ConfigError, match=f"shop.yaml: {complaint}"):
+        check_team(config_of(*changes))
+
+
+def test_workers_and_shards_are_as_many() -> None:
+    assert config_of().shards == 2
+    assert config_of(("seed: 3\n", "shards: 2\n  seed: 3\n")).shards == 2
+    with pytest.raises(ConfigError, match=r"team\.workers is 2, and each worker has one shard, but train\.shards is 3"):
+        config_of(("seed: 3\n", "shards: 3\n  seed: 3\n"))
+
+
+def test_the_launcher_and_the_file_say_the_same_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    alone = config_of(("team: {workers: 2}\n", ""))
+    with pytest.raises(ConfigError, match=r"4 workers were started.*team: \{workers: 4\}"), team_of(alone, "lab"):
+        pass
+    monkeypatch.delenv("WORLD_SIZE")
+    with team_of(alone, "lab") as team:
+        assert team.size == 1
+    with pytest.raises(ConfigError, match="torchrun --nproc-per-node 2"), team_of(config_of(), "lab"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("address", "worker", "expected"),
+    [
+        ("127.0.0.1:7000+", 3, "127.0.0.1:7003"),
+        ("[::1]:7000+", 1, "[::1]:7001"),
+        ("clinic-{worker}.clinic.example:7000", 2, "clinic-2.clinic.example:7000"),
+    ],
+)
+def test_a_worker_has_an_address_of_its_own(address: str, worker: int, expected: str) -> None:
+    config = config_of(('"127.0.0.1:7000+"', f'"{address}"'))
+    assert AddressBook(config, "lab", worker=worker)._partners()[0].address == expected
+
+
+def test_one_address_for_all_workers_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"parties\.clinic\.address: all 2 workers would have the address"):
+        AddressBook(config_of(('address: "127.0.0.1:7000+"', 'address: "127.0.0.1:7000"')), "lab")._partners()
+
+
+def test_one_process_trains_in_shards_as_the_workers_would(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workplace)
+    assert main(["train", "run.yaml", "train.epochs=1", "--out", "runs/once"]) == 0
+    newest = checkpoint.latest(workplace / "runs" / "once" / "checkpoints")
+    assert newest is not None
+    assert checkpoint.load(newest)["run"]["settings"]["shards of the records"] == WORKERS
+
+
+def test_a_run_does_not_go_on_with_other_numbers(workplace: Path, tmp_path: Path, checkout: Path) -> None:
+    """Of workers, or of batches in flight: the order of the records, or the weights, would be others from there on."""
+    place(tmp_path)
+    for name in PARTIES:
+        shutil.copytree(workplace / "runs" / name, tmp_path / "runs" / name)
+    text = (
+        (tmp_path / "run.yaml").read_text().replace("team: {workers: 2}\n", "").replace("in_flight: 1", "in_flight: 0")
+    )
+    (tmp_path / "run.yaml").write_text(text)
+    alone = {
+        name: Command(
+            ["party", "run.yaml", "--as", name, "--out", f"runs/{name}", "train.epochs=13"],
+            tmp_path,
+            COLUMNS="120",
+            PYTHONPATH=str(checkout),
+        )
+        for name in PARTIES
+    }
+    said = {name: " ".join(one.communicate(timeout=60)[1].split()) for name, one in alone.items()}
+    assert {one.returncode for one in alone.values()} == {2}
+    assert any("workers of each party was 2 and is 1" in words for words in said.values()), said
+    assert any("batches in flight was 1 and is 0" in words for words in said.values()), said
+
+
+def test_a_port_that_is_taken_ends_all_workers_at_once(tmp_path: Path, checkout: Path) -> None:
+    """Although worker 0 would have waited a minute for its partner."""
+    place(tmp_path)
+    first = int((tmp_path / "run.yaml").read_text().split('listen: "127.0.0.1:')[1].split("+")[0])
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", first + 1))
+        taken.listen()
+        started = time.monotonic()
+        workers = start_party(checkout, tmp_path, "clinic")
+        said = {key: one.communicate(timeout=50)[1] for key, one in workers.items()}
+    assert time.monotonic() - started < 50
+    assert {one.returncode for one in workers.values()} == {2}
+    assert "cannot listen" in said["clinic 1"]
+    assert "worker 1 of clinic: cannot listen" in " ".join(said["clinic 0"].split())
+
+
+def test_only_a_party_has_several_workers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], workplace: Path
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert main(["predict", str(workplace / "runs" / "clinic")]) == 2
+    assert "splitvfl, worker 1: 2 workers were started" in capsys.readouterr().err
