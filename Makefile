@@ -14,7 +14,7 @@ COVERAGE := --cov --cov-report=term
 PYTHONS ?= python3.11 python3.12 python3.13
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-network test coverage test-pythons lint format types docs reproduction wheel-check clean
+.PHONY: help demo demo-network demo-scale test coverage test-pythons lint format types docs reproduction wheel-check clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -27,6 +27,9 @@ demo: $(VENV)/.installed ## install, train twenty small models, and show what th
 demo-network: $(VENV)/.installed ## three companies on this machine: align, train, kill one and start it again, predict
 	@OMP_NUM_THREADS=1 $(BIN)/splitvfl demo --network
 	@echo "(these commands are in $(BIN); \". $(BIN)/activate\" puts them on your path)"
+
+demo-scale: $(VENV)/.installed ## two companies of two workers on this machine: train, kill a worker, start again, compare
+	@OMP_NUM_THREADS=1 $(BIN)/python -m scripts.demo_scale
 
 test: $(VENV)/.installed-dev ## run the tests in parallel
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal --durations=10 $(if $(CI),$(COVERAGE))
