@@ -112,6 +112,8 @@ def check(
         problems = check_party(config, name, folder, connect_s=wait if connect else None, tell=_tell_in_width)
         what = "party" if takes_part_in_training(config, name) else "predict"
         command = command_line(what, experiment, *(overrides or []), "--as", name)
+        if what == "party" and config.team.workers > 1:
+            command = f"torchrun --nproc-per-node {config.team.workers} --no-python {command}"
     for problem in problems:
         print("\n".join(map(printable, f"splitvfl: {problem}".split("\n"))), file=sys.stderr)
     if problems:

@@ -367,3 +367,11 @@ def test_only_a_party_has_several_workers(
     monkeypatch.setenv("RANK", "1")
     assert main(["predict", str(workplace / "runs" / "clinic")]) == 2
     assert "splitvfl, worker 1: 2 workers were started" in capsys.readouterr().err
+
+
+def test_check_says_how_workers_are_started(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(workplace)
+    assert main(["check", "run.yaml", "--as", "lab", "--out", "runs/new"]) == 0
+    assert "next: torchrun --nproc-per-node 2 --no-python splitvfl party run.yaml --as lab" in capsys.readouterr().out
