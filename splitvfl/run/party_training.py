@@ -156,18 +156,19 @@ class PartyTraining(ABC, Generic[P]):
 
     def _before_saving(self, plan: StepPlan, count: int) -> Half:
         """End what is under way where a stop was asked for between two checkpoints, if all parties stop together."""
-        if plan.saves or not self.side.under_way:
+        if plan.saves:
             return
+        under_way, name = self.side.under_way, self.party.name
         if count > 1:
+            said = (
+                f"{name} brought its batches in flight to an end for this stop. A run that goes on from here is as "
+                "good, and ends with other weights than one that was not stopped"
+            )
             yield from self._training_messages(self.side.drain())
-            self._training.notify(
-                f"{self.party.name} brought its batches in flight to an end for this stop. A run that goes on from "
-                "here is as good, and ends with other weights than one that was not stopped"
-            )
         else:  # the others do not know that it stops, and go on: a checkpoint here would be of no use
-            self._training.notify(
-                f"{self.party.name} has batches in flight, and goes back to its last checkpoint when it goes on"
-            )
+            said = f"{name} has batches in flight, and goes back to its last checkpoint when it goes on"
+        if under_way:
+            self._training.notify(said)
 
     def _training_messages(self, half: Half) -> Half:
         self.trains = True

@@ -14,7 +14,7 @@ import torch
 from scripts.bench import hostile, scenes
 from scripts.bench.hostile import MUTATIONS, mutants
 from scripts.bench.measuring import main
-from splitvfl.exchange import handshake, split
+from splitvfl.exchange import handshake, split_step
 from splitvfl.messaging import conversation, json_message
 from splitvfl.net import frames
 
@@ -89,7 +89,7 @@ def test_a_note_that_is_not_checked_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_values_that_are_not_checked_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split, "all_finite", lambda tensor: True)
+    monkeypatch.setattr(split_step, "all_finite", lambda tensor: True)
     monkeypatch.setattr("splitvfl.party.party.Party.has_finite_gradients", lambda party, *sent: True)
     monkeypatch.setattr(hostile, "MUTATIONS", (hostile.refilled,))
     assert faults(100, "training")["spoiled"]
