@@ -20,7 +20,7 @@ from sklearn.linear_model import LogisticRegression
 
 from scripts.reproduce.better_defense import __main__ as better_defense
 from scripts.reproduce.better_defense import defenses, equal_leak, kept, measures, settings, study, summary, worth
-from scripts.reproduce.better_defense.choosing import Choice, best, counted_edges
+from scripts.reproduce.better_defense.choosing import Choice, best, counted_edges, extended
 from scripts.reproduce.better_defense.defenses import ASYMMETRIC, AXIS_SUMKL, ISOTROPIC, NONE, RECORD
 from scripts.reproduce.better_defense.estimates import Estimate, curve_at, half_shown, jackknife, next_weaker, paired
 from scripts.reproduce.better_defense.measures import BEYOND, TOTAL
@@ -138,6 +138,18 @@ def test_the_best_of_all_epochs_and_rates_is_chosen() -> None:
 def test_of_equals_the_cheaper_is_chosen_and_nan_never() -> None:
     assert best((1, 3), {0.01: [0.7, 0.7], 0.003: [0.7, 0.7]}) == Choice(1, 0.003, 0.7, "fewest")
     assert best((1, 3), {0.01: [math.nan, 0.1]}).epochs == 3
+
+
+def test_more_epochs_are_tried_only_beyond_the_most_and_kept_only_where_they_are_better() -> None:
+    most = best((2, 5), {0.1: [0.6, 0.7]})
+
+    assert extended(most, 10, 0.71) == Choice(10, 0.1, 0.71, "most")
+    assert extended(most, 10, 0.69) == Choice(5, 0.1, 0.7, "")
+    assert extended(most, 10, math.nan) == Choice(5, 0.1, 0.7, "")
+    with pytest.raises(ValueError, match="the most alone"):
+        extended(best((2, 5), {0.1: [0.7, 0.6]}), 10, 0.9)
+    with pytest.raises(ValueError, match="the most alone"):
+        extended(most, 5, 0.9)
 
 
 def test_ends_of_what_was_tried_are_counted() -> None:
@@ -704,8 +716,11 @@ def test_each_defense_is_measured_at_its_own_best(quick: Path) -> None:
     )
     for one in runs:
         rows = tried[one["defense"]["label"]]
-        assert len(rows) == 3 * (3 if one["defense"]["name"] == "asymmetric-response" else 2)
+        first = 3 * (3 if one["defense"]["name"] == "asymmetric-response" else 2)
+        assert len(rows) - first == sum(epochs > 3 for epochs, _ in rows)
         assert rows[one["epochs"], one["learning_rate"]] == max(rows.values())
+        # Of the most epochs until then twice as many were tried, unless there are four times as many.
+        assert one["epochs"] not in (3, 6) or (2 * one["epochs"], one["learning_rate"]) in rows
 
 
 def test_what_leaks_of_canaries_is_what_is_promised(quick: Path) -> None:

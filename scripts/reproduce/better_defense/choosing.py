@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 RATES = (3e-3, 1e-2)
 ANSWER_RATES = (1e-3, *RATES)
@@ -13,6 +13,9 @@ lower one is tried of them besides, which in the trial was never best of anythin
 
 SILENT_RATES = (3e-3, 1e-2)
 """The same where nothing comes back to the partner, and only a head is trained."""
+
+DOUBLINGS = 2
+"""How often twice as many epochs are tried, each time only of what was best with the most epochs until then."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,22 @@ def best(epochs: Sequence[int], aucs: Mapping[float, Sequence[float]]) -> Choice
     auc, number, rate = max(tried)
     edge = {epochs[0]: "fewest", epochs[-1]: "most"}.get(-number, "")
     return Choice(-number, -rate, auc, edge)
+
+
+def extended(choice: Choice, epochs: int, auc: float) -> Choice:
+    """Return the choice after its rate was tried with more epochs than any before.
+
+    >>> extended(Choice(8, 0.01, 0.7, "most"), 16, 0.75)
+    Choice(epochs=16, rate=0.01, auc=0.75, edge='most')
+    >>> extended(Choice(8, 0.01, 0.7, "most"), 16, 0.7)
+    Choice(epochs=8, rate=0.01, auc=0.7, edge='')
+
+    Raises:
+        ValueError: If it is not of the most epochs until then: nothing would be learned from more.
+    """
+    if choice.edge != "most" or epochs <= choice.epochs:
+        raise ValueError(f"more epochs are tried of the most alone, got {epochs} for {choice}")
+    return Choice(epochs, choice.rate, auc, "most") if auc > choice.auc else replace(choice, edge="")
 
 
 def counted_edges(choices: Iterable[Choice]) -> dict[str, int]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from scripts.reproduce.better_defense import choosing
-from scripts.reproduce.better_defense.choosing import ANSWER_RATES, RATES, SILENT_RATES, Choice
+from scripts.reproduce.better_defense.choosing import ANSWER_RATES, DOUBLINGS, RATES, SILENT_RATES, Choice
 from scripts.reproduce.better_defense.defenses import NONE, OLDER, Defense, chosen
 from scripts.reproduce.better_defense.settings import VALIDATION_SEED, Case, cases
 from scripts.reproduce.better_defense.study import alone, measure, one_way, validate
@@ -61,8 +61,8 @@ class Measured:
         return max(plain, key=lambda name: self.silent_choices[name].auc)
 
 
-def trial_job(case: Case, defense: Defense, rate: float) -> Job:
-    """Return the validation run of one defense at one rate."""
+def trial_job(case: Case, defense: Defense, rate: float, epochs: Sequence[int] = ()) -> Job:
+    """Return the validation run of one defense at one rate, with the case's numbers of epochs or with others."""
     return Job(
         validate,
         {
@@ -70,7 +70,7 @@ def trial_job(case: Case, defense: Defense, rate: float) -> Job:
             "seed": VALIDATION_SEED,
             "defense": defense.as_settings(),
             "learning_rate": rate,
-            "epochs": list(case.epochs),
+            "epochs": list(epochs or case.epochs),
         },
     )
 
@@ -174,43 +174,65 @@ def rates_of(defense: Defense) -> tuple[float, ...]:
 
 
 def _choose(found: Sequence[Case], defenses: Sequence[Defense], settings: Settings) -> dict[str, dict[str, Choice]]:
-    wanted = {
-        case.key: {one.label: [trial_job(case, one, rate) for rate in rates_of(one)] for one in defenses}
-        for case in found
-    }
-    results = _by_case(wanted, settings)
-    return {
-        case.key: {
-            one.label: choosing.best(case.epochs, _aucs(rates_of(one), results[case.key][one.label]))
-            for one in defenses
-        }
-        for case in found
-    }
+    by_label = {one.label: one for one in defenses}
 
+    def job(case: Case, label: str, rate: float, epochs: Sequence[int]) -> Job:
+        return trial_job(case, by_label[label], rate, epochs)
 
-def _aucs(rates: Sequence[float], results: Sequence[Result]) -> dict[float, list[float]]:
-    return {rate: result["auc"] for rate, result in zip(rates, results, strict=True)}
+    rates = {one.label: rates_of(one) for one in defenses}
+    return _best(found, rates, {case.key: case.epochs for case in found}, job, settings)
 
 
 def _choose_silent(found: Sequence[Case], settings: Settings) -> dict[str, dict[str, Choice]]:
-    wanted = {
-        case.key: {
-            name: [
-                _silent_job(case, name, rate, case.silent_epochs, VALIDATION_SEED, validation=True)
-                for rate in SILENT_RATES
-            ]
-            for name in SILENT
-        }
+    def job(case: Case, name: str, rate: float, epochs: Sequence[int]) -> Job:
+        return _silent_job(case, name, rate, epochs, VALIDATION_SEED, validation=True)
+
+    rates = dict.fromkeys(SILENT, SILENT_RATES)
+    return _best(found, rates, {case.key: case.silent_epochs for case in found}, job, settings)
+
+
+def _best(
+    found: Sequence[Case],
+    rates: Mapping[str, Sequence[float]],
+    epochs: Mapping[str, Sequence[int]],
+    job: Callable[[Case, str, float, Sequence[int]], Job],
+    settings: Settings,
+) -> dict[str, dict[str, Choice]]:
+    """Return the best epochs and rate of each row in each setting; where the most are best, twice as many are tried.
+
+    Args:
+        found: The settings.
+        rates: By row, the rates that are tried.
+        epochs: By setting, the numbers of epochs that are tried at each of them.
+        job: Makes the validation run of a row at a rate, with some numbers of epochs.
+        settings: Of the run.
+    """
+    first = {
+        case.key: {row: [job(case, row, rate, epochs[case.key]) for rate in tried] for row, tried in rates.items()}
         for case in found
     }
-    results = _by_case(wanted, settings)
-    return {
-        case.key: {
-            name: choosing.best(case.silent_epochs, _aucs(SILENT_RATES, found_of))
-            for name, found_of in results[case.key].items()
+    results = _by_case(first, settings)
+    choices = {
+        key: {
+            row: choosing.best(epochs[key], {rate: one["auc"] for rate, one in zip(rates[row], ones, strict=True)})
+            for row, ones in rows.items()
         }
-        for case in found
+        for key, rows in results.items()
     }
+    for _ in range(DOUBLINGS):
+        longer = {
+            case.key: {
+                row: [job(case, row, choice.rate, [2 * choice.epochs])]
+                for row, choice in choices[case.key].items()
+                if choice.edge == "most"
+            }
+            for case in found
+        }
+        for key, rows in _by_case(longer, settings).items():
+            for row, (one,) in rows.items():
+                choice = choices[key][row]
+                choices[key][row] = choosing.extended(choice, 2 * choice.epochs, one["auc"][0])
+    return choices
 
 
 __all__ = ["ALONE", "NONE", "SILENT", "Measured", "study", "trial_job"]

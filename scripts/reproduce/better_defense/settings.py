@@ -196,7 +196,7 @@ def settings_table(settings: Settings) -> str:
         "columns: label party / partner",
         "partner's layers",
         "batch",
-        "epochs tried",
+        "epochs tried first",
         "canaries",
         "seeds",
     )
