@@ -397,7 +397,7 @@ class Deployment:
                 party.private_top.random = PartyRandom.entropic(party.device)
 
     def _join_team(self, party: Party) -> None:
-        """Make a party one worker of several: with the weights of worker 0, and randomness of its own."""
+        """Make a party one worker of several, with randomness of its own; it gets worker 0's weights at step 0."""
         party.team = self._team
         for cut in party.cuts.values() if isinstance(party, ActiveParty) else ():
             cut.team = self._team
@@ -580,8 +580,7 @@ def run_party(
             found: RunSummary | None = deployment.summary(run)
         else:
             found = own_summary(config, deployment.assembly, run)
-        if not isinstance(run, ActiveRun):  # whose summary says it
-            for line in run.spent():
+            for line in run.spent():  # which the summary of an active party says
                 notify(line)
         if found is None:
             return run, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import overload
 
@@ -129,13 +129,18 @@ class Batches:
             raise ArgumentError(f"expected an epoch from 0, got {number}")
         if self.shards > 1:
             chosen = range(self.shards) if self.shard is None else (self.shard,)
-            return _Joined([_Shard(self, one, number) for one in chosen], range(len(self)))
+            shards = [_Shard(self, one, number) for one in chosen]
+            return _Made(lambda place: torch.cat([shard.rows(place) for shard in shards]), range(len(self)))
         if self.block_rows > 1:
             pools = _Pools(self.count, self.batch_size, self.block_rows, f"{self.seed} {number}")
-            return _Epoch(self, pools, range(len(self)))
+            return _Made(lambda place: self._in_pools(pools, place), range(len(self)))
         order = torch.from_numpy(self.positions(_shuffled(self.count, f"{self.seed} {number}")))
         size = self.batch_size
         return tuple(order[start : start + size] for start in range(0, len(self) * size, size))
+
+    def _in_pools(self, pools: _Pools, place: int) -> Tensor:
+        start = place * self.batch_size
+        return torch.from_numpy(self.positions(pools.rows(start, min(start + self.batch_size, self.count))))
 
     def positions(self, places: Rows) -> Rows:
         """Return the positions of records, given their places among those that are not held out."""
@@ -222,32 +227,16 @@ class _Shard:
         return torch.from_numpy(self._batches.positions(self._first + places))
 
 
-class _Joined(Sequence[Tensor]):
-    """The batches of an epoch, of what shards contribute, each made when it is asked for."""
+class _Made(Sequence[Tensor]):
+    """The batches of one epoch, each made when it is asked for.
 
-    def __init__(self, shards: Sequence[_Shard], numbers: range) -> None:
-        self._shards, self._numbers = shards, numbers
+    Args:
+        make: Makes the batch of a number.
+        numbers: Those of the batches.
+    """
 
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    @overload
-    def __getitem__(self, place: int) -> Tensor: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Tensor]: ...
-
-    def __getitem__(self, place: int | slice) -> Tensor | Sequence[Tensor]:
-        if isinstance(place, slice):
-            return _Joined(self._shards, self._numbers[place])
-        return torch.cat([shard.rows(self._numbers[place]) for shard in self._shards])
-
-
-class _Epoch(Sequence[Tensor]):
-    """Batches of one epoch, each made when it is asked for."""
-
-    def __init__(self, batches: Batches, pools: _Pools, numbers: range) -> None:
-        self._batches, self._pools, self._numbers = batches, pools, numbers
+    def __init__(self, make: Callable[[int], Tensor], numbers: range) -> None:
+        self._make, self._numbers = make, numbers
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -260,10 +249,8 @@ class _Epoch(Sequence[Tensor]):
 
     def __getitem__(self, place: int | slice) -> Tensor | Sequence[Tensor]:
         if isinstance(place, slice):
-            return _Epoch(self._batches, self._pools, self._numbers[place])
-        start = self._numbers[place] * self._batches.batch_size
-        stop = min(start + self._batches.batch_size, self._batches.count)
-        return torch.from_numpy(self._batches.positions(self._pools.rows(start, stop)))
+            return _Made(self._make, self._numbers[place])
+        return self._make(self._numbers[place])
 
 
 def _between(positions: range, first: int, last: int) -> range:

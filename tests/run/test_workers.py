@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from splitvfl.app.addresses import AddressBook
 from splitvfl.app.saved_model import load_half
@@ -127,6 +128,19 @@ def test_defenses_attacks_and_the_auditor_have_the_whole_message(tmp_path: Path,
     for attack in ours:
         for figure in ("auc", "accumulated_auc", "steps", "positives", "negatives"):
             assert ours[attack][figure] == pytest.approx(theirs[attack][figure], abs=2e-3), (attack, figure)
+
+
+def test_what_is_drawn_at_random_is_worker_0s(tmp_path: Path, checkout: Path) -> None:
+    """First weights and canaries, without any seed: each worker alone would have others."""
+    text = DEFENDED.replace("  private_seed_for_experiments: 3\n", "").replace("  noise_seed_for_experiments: 5\n", "")
+    assert "seed_for" not in text
+    place(tmp_path, text.replace("epochs: 4", "epochs: 1"))
+    finished({key: one for name in PARTIES for key, one in start_party(checkout, tmp_path, name).items()})
+    for name in PARTIES:
+        assert same_weights(*(weights_of(folder) for folder in folders(tmp_path, name)))
+    ours, theirs = (newest_of(folder)["hooks"]["canaries"] for folder in folders(tmp_path, "clinic"))
+    assert ours["coins"].numel() == 60
+    assert all(torch.equal(ours[key], theirs[key]) for key in ("positions", "ids", "coins"))
 
 
 def largest_difference(left: Mapping[str, Any], right: Mapping[str, Any]) -> float:
