@@ -45,8 +45,9 @@ class Batches:
 
     With ``shards=W`` the records are cut into W runs of neighbours, as equal as can be, each of which one worker of a
     party holds. An epoch has as many batches as without, and every shard's records are spread evenly over them, in an
-    order of the shard's own: a batch is what its shards contribute, in their order, and its size differs by less than W
-    from one to the next. A record is always in the same shard. One shard is no division: it has the order of old.
+    order of the shard's own: a batch is what its shards contribute, in their order. Each shard's part is of one record
+    more or less in every batch, so that a batch's size differs by at most W from any other's, and none is empty. A
+    record is always in the same shard. One shard is no division: it has the order of old.
 
     Args:
         count: Number of records.

@@ -332,7 +332,8 @@ def test_a_batch_is_what_its_shards_contribute_and_a_record_never_changes_its_sh
     assert [row for shard in shards for row in shard.held_out] == sorted(held_out) == list(whole.held_out)
     missing = set(range(count)) - held_out - {row for batch in visited for row in batch.tolist()}
     assert not missing or (whole.drop_last and len(missing) < whole.batch_size + whole.shards)
-    assert max(map(len, visited)) - min(map(len, visited)) < whole.shards
+    # All shards may have their larger part in one batch, and their smaller part in another.
+    assert max(map(len, visited)) - min(map(len, visited)) <= whole.shards
 
 
 @given(sizes, st.integers(0, 9), st.sampled_from([1, 7]))
