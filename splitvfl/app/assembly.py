@@ -60,7 +60,7 @@ class Assembly:
     def __init__(self, config: ExperimentConfig, data: PartyData, *, vouching: Vouching = UNSIGNED) -> None:
         train = config.train
         self._config = config
-        self.batch_size = train.rows(data.train.count)
+        self.batch_size = train.rows(data.training_records)
         self.noise = plan_of(config, data)
         self._data: dict[str, PartyData] = {data.name: data}
         self.exchange = exchange_of(config.exchange, rows=self.batch_size, noise=self.noise, vouching=vouching)

@@ -20,7 +20,7 @@ from splitvfl.app.data_summary import own_summary_of, summary_of
 from splitvfl.app.deployment import Deployment
 from splitvfl.app.exchanges import said_before
 from splitvfl.app.experiment import Experiment, Workbench
-from splitvfl.app.records import OwnData, in_words_of, load_data, own_data
+from splitvfl.app.records import OwnData, in_words_of, load_data, own_data, shard_here
 from splitvfl.app.run_folder import check_folder, has_checkpoint, is_barely_begun
 from splitvfl.app.scoring import check_own_defenses
 from splitvfl.config.sections import ExperimentConfig
@@ -136,7 +136,7 @@ def check_party(
     own: OwnData | None = None
     if name in config.parties:
         with found.step():
-            own = own_data(config, name)
+            own = own_data(config, name, worker=shard_here(config))
             with in_words_of(config):
                 _tell_all(tell, own_summary_of(own.data, own.task))
     if takes_part_in_training(config, name):

@@ -39,7 +39,11 @@ def own_summary_of(data: PartyData, task: TaskName | None) -> list[str]:
 
 
 def _records(data: PartyData) -> str:
-    return f"{data.train.count:,} training and {data.test.count:,} test records"
+    found, shards = f"{data.train.count:,} training and {data.test.count:,} test records", data.shards
+    if shards is None:
+        return found
+    count = len(shards.sizes)
+    return f"{found} in {count} shards" if shards.here is None else f"{found}, shard {shards.here} of 0 to {count - 1}"
 
 
 def _labels(records: Records, task: TaskName) -> str:

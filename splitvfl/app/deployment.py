@@ -44,8 +44,10 @@ from splitvfl.app.workers import (
     folder_of,
     part_of,
     said_of_team,
+    shards_of,
 )
 from splitvfl.config.sections import ExperimentConfig, config_to_yaml
+from splitvfl.data.columns import Shards
 from splitvfl.data.digests import data_digests
 from splitvfl.errors import ArgumentError, ConfigError, DataError
 from splitvfl.exchange.base import Exchange
@@ -85,6 +87,7 @@ class Deployment:
         own: What it brings, if that is loaded.
         notify: Told in one line what happens.
         team: The workers that the party consists of, of which this process is one.
+        shards: How its records are divided, where each worker has a table of its own.
 
     Attributes:
         own: What it brings.
@@ -103,6 +106,7 @@ class Deployment:
         own: OwnData | None = None,
         notify: Callable[[str], None] = lambda line: None,
         team: Team | None = None,
+        shards: Shards | None = None,
     ) -> None:
         self._config, self.name, self._notify = config, name, notify
         self._team = team or Alone()
@@ -112,20 +116,24 @@ class Deployment:
         self._check_transforms()
         addresses = AddressBook(config, name, worker=self._team.rank)
         self._network, self._meeting = addresses.network, addresses.meeting(notify)
-        self.own = own or own_data(config, name)
-        self.assembly = Assembly(config, self.own.data, vouching=addresses.vouching(self._meeting))
-        self.assembly.check_batch_size(self.own.data.train.count)
+        self.own = own or own_data(config, name, worker=None if shards is None else shards.here)
+        if shards is not None:
+            self.own = replace(self.own, data=self.own.data.in_shards(shards))
+        data = self.own.data
+        self.assembly = Assembly(config, data, vouching=addresses.vouching(self._meeting))
+        self.assembly.check_batch_size(data.training_records)
         self.assembly.exchange.check_shards(config.shards)
         self._check_noise_seed()
         self._check_selection_seed(addresses)
         self._batches = Batches(
-            self.own.data.train.count,
+            data.training_records,
             self.assembly.batch_size,
             seed=config.train.seed,
             drop_last=config.train.drop_last,
             block_rows=self.assembly.block_rows,
             shards=config.shards,
             shard=self._team.rank if self._team.size > 1 else None,
+            sizes=None if data.shards is None else data.shards.sizes,
             held_out_every=None
             if config.train.early_stopping is None
             else config.train.early_stopping.validation_every,
@@ -208,7 +216,7 @@ class Deployment:
 
     def _stop_early(self, party: ActiveParty) -> None:
         if self._config.train.early_stopping is not None:
-            party.stop_early_by(self._config.train.early_stopping, self._batches.all_held_out)
+            party.stop_early_by(self._config.train.early_stopping, self._batches.held_out)
 
     # --- its run
 
@@ -216,7 +224,7 @@ class Deployment:
         """Return what is to be said before the first step, in sentences."""
         with in_words_of(self._config):
             about = own_summary_of(self.own.data, self.own.task)
-        agreed = self.assembly.agreed_horizon(self.own.data.train.count, self.own.task)
+        agreed = self.assembly.agreed_horizon(self.own.data.training_records, self.own.task)
         return [*about, *self.assembly.noise_notes(), *before(None, agreed)]
 
     def run(self, folder: Path, *, progress: TrainingProgress = lambda status: None) -> ActiveRun | PassiveRun:
@@ -249,7 +257,7 @@ class Deployment:
     def _settings(self, folder: Path) -> RunSettings:
         train, data, exchange = self._config.train, self.own.data, self.assembly.exchange
         account = self.assembly.budget()
-        tested = part_of(data.test.count, self._team)
+        tested = part_of(data.test.count, self._team) if data.shards is None else range(data.test.count)
         schedule = Schedule(
             self._batches,
             train.epochs,
@@ -355,6 +363,7 @@ class Deployment:
             party.connect(other)
         party.widths = dict(widths)
         self._prepare(party)
+        party.training_labels.check_together(self._team)
         self._stop_early(party)
         self.assembly.defend(party)
         self._join_team(party)
@@ -385,6 +394,7 @@ class Deployment:
 
     def _prepare(self, party: Party) -> None:
         train, seed = self._config.train, self._config.train.private_seed_for_experiments
+        party.team = self._team
         party.prepare(
             seed=secrets.randbits(63) if seed is None else derive_seed(seed, "party", party.name),
             device=choose_device(train.device),
@@ -398,7 +408,6 @@ class Deployment:
 
     def _join_team(self, party: Party) -> None:
         """Make a party one worker of several, with randomness of its own; it gets worker 0's weights at step 0."""
-        party.team = self._team
         for cut in party.cuts.values() if isinstance(party, ActiveParty) else ():
             cut.team = self._team
         if self._team.size == 1:
@@ -412,6 +421,11 @@ class Deployment:
         canaries, seed = self._config.canaries, self._config.train.noise_seed_for_experiments
         if canaries is None:
             return
+        if party.data.shards is not None and party.data.shards.here is not None:
+            raise ConfigError(
+                f"{self._config.source}: audit.canaries: they are drawn among all training records, of which this "
+                f"worker has a shard; take them out, or train in one process with train.shards: {self._config.shards}"
+            )
         self.assembly.check_canaries()
         try:
             party.training_labels.place_canaries(canaries, self._batches, noise_seed_for_experiments=seed)
@@ -553,12 +567,14 @@ def run_party(
     """
     team = team or Alone()
     folder = folder_of(folder, team)
+    with telling(team):
+        shards = shards_of(config, name, team)
     with telling(team), after_worker_0(team), locked(folder), closed_for_writing():
         going_on = not overwrite and has_checkpoint(folder)
         check_folder(folder, config.source, resume=going_on, overwrite=overwrite or is_barely_begun(folder))
         if config.train.threads is not None:
             torch.set_num_threads(config.train.threads)
-        deployment = Deployment(config, name, notify=notify, team=team)
+        deployment = Deployment(config, name, notify=notify, team=team, shards=shards)
         for line in [*said_of_team(team, os.environ), *deployment.told_before()]:
             notify(line)
         run = deployment.run(folder, progress=progress)
@@ -590,7 +606,7 @@ def run_party(
             {name: deployment.own.data},
             {name: settings.data},
             folder=folder,
-            held_out=len(settings.batches.all_held_out),
+            held_out=settings.batches.all_held_out,
             command=command,
         )
         summary = replace(found, provenance=provenance)

@@ -137,7 +137,7 @@ class Experiment:
         self._check_fields()
         self._assembly = Assembly(config, bench.data.active)
         self._assembly.check_private_top()
-        self._assembly.check_batch_size(bench.data.active.train.count)
+        self._assembly.check_batch_size(bench.data.active.training_records)
         self._task = self._assembly.task(bench.data.task, bench.data.classes)
         self._assembly.check_canaries()
 

@@ -19,6 +19,7 @@ from splitvfl.data.partition import REST
 from splitvfl.data.party_file import load_party
 from splitvfl.data.schema import SCHEMA_FILE, read_party_schema
 from splitvfl.data.sets import TABLES
+from splitvfl.data.shards import PLACEHOLDER, checked_sizes, facts_of, joined, joined_parties, lie_apart, shard_path
 from splitvfl.data.spec import PartyClaim, TableSpec
 from splitvfl.data.spelling import as_flag, as_key, setting, settings_written
 from splitvfl.data.store import open_party, open_tables
@@ -81,8 +82,15 @@ def load_data(config: ExperimentConfig) -> VerticalData:
 
 def _load(config: ExperimentConfig) -> VerticalData:
     data = config.data
+    _check_placeholders(config)
     if data.name == TABLES:
-        return _ingested(_path_of(data, config.source), config.parties, config.source)
+        path, roles = _path_of(data, config.source), config.parties
+        if not lie_apart(path):
+            return _ingested(Path(path), roles, config.source)
+        folders = [shard_path(path, shard) for shard in range(config.shards)]
+        for name in roles:
+            checked_sizes([facts_of(folder / name) for folder in folders])
+        return joined_parties([_ingested(folder, roles, config.source) for folder in folders])
     if data.aligned is not None:
         raise ConfigError(f"{config.source}: data.aligned: only a party's own table is aligned (splitvfl party)")
     parties = dict(config.parties)
@@ -161,13 +169,38 @@ def _encoding_of(data: DataConfig, recipe: Recipe) -> Any:
     return "index" if data.categorical is None and recipe.takes_fields else data.categorical
 
 
-def _path_of(data: DataConfig, source: str) -> Path:
+def _check_placeholders(config: ExperimentConfig) -> None:
+    """Refuse a path with the number of a worker in it where every worker must have the whole table.
+
+    Raises:
+        ConfigError: If there is one.
+    """
+    data, source = config.data, config.source
+    paths = {"data.path": data.path, "data.aligned": data.aligned, "data.ranges": data.ranges}
+    paths |= {f"parties.{name}.path": party.path for name, party in config.parties.items()}
+    for key, path in paths.items():
+        if not lie_apart(path):
+            continue
+        if data.name != TABLES or key != "data.path":
+            raise ConfigError(
+                f"{source}: {key}: {PLACEHOLDER} stands for the number of a worker in the path of {TABLES} only: "
+                "scales and categories must be learned of all shards together. Ingest each shard with the statistics "
+                f"of all (splitvfl ingest --statistics), and write data: {{name: {TABLES}, path: ...}}"
+            )
+        if config.shards == 1:
+            raise ConfigError(
+                f"{source}: {key}: {PLACEHOLDER} stands for the number of a worker, and each party is one process; "
+                "write team: {workers: N}, or train.shards: N to train on all shards in one process"
+            )
+
+
+def _path_of(data: DataConfig, source: str) -> str:
     if data.path is None:
         tables = f"{TABLES} need the path of a folder that `splitvfl ingest` wrote"
         raise ConfigError(
             f"{source}: data: {tables if data.name == TABLES else 'expected the path of a CSV or Parquet file'}"
         )
-    return Path(data.path)
+    return data.path
 
 
 def _ingested(folder: Path, parties: Mapping[str, PartyConfig], source: str) -> VerticalData:
@@ -183,25 +216,40 @@ def _ingested(folder: Path, parties: Mapping[str, PartyConfig], source: str) -> 
     return data
 
 
-def own_data(config: ExperimentConfig, name: str) -> OwnData:
+def own_data(config: ExperimentConfig, name: str, *, worker: int | None = None) -> OwnData:
     """Return what a party holds: of its own file or table folder, or its part of a set that everybody has.
+
+    Args:
+        config: The file.
+        name: The party.
+        worker: Whose shard to take, where shards lie apart. ``None``: all of them, one behind the other.
 
     Raises:
         DataError: If the data are not what the file says.
         ConfigError: If settings contradict each other.
     """
     with in_words_of(config):
-        return _load_own(config, name)
+        _check_placeholders(config)
+        return _load_own(config, name, worker)
 
 
-def _load_own(config: ExperimentConfig, name: str) -> OwnData:
+def shard_here(config: ExperimentConfig) -> int | None:
+    """Return the first of the shards that lie apart which is on this machine; ``None`` if they are one table."""
+    path = config.data.path
+    if not lie_apart(path):
+        return None
+    assert path is not None, "else nothing lies apart"
+    return next((shard for shard in range(config.shards) if shard_path(path, shard).exists()), 0)
+
+
+def _load_own(config: ExperimentConfig, name: str, worker: int | None) -> OwnData:
     data, party, source = config.data, config.parties[name], config.source
     if data.name == TABLES:
-        return _own_tables(_path_of(data, source), name, party.role, source)
+        return _own_of_tables(config, name, worker)
     if data.name != "table":
         whole = load_data(config)
         return _own(whole[name], party.role, whole.task, whole.classes)
-    path = _path_of(data, source) if party.path is None else Path(party.path)
+    path = Path(_path_of(data, source) if party.path is None else party.path)
     label = (party.label or data.label) if party.role == "active" else None
     columns = party.columns or (() if party.path is None else REST)
     if not columns:
@@ -225,9 +273,28 @@ def _own(data: PartyData, role: str, task: TaskName, classes: int, *, tables: Pa
     return OwnData(data, task if active else None, classes if active else 0, tables=tables)
 
 
+def _own_of_tables(config: ExperimentConfig, name: str, worker: int | None) -> OwnData:
+    path, role, source = _path_of(config.data, config.source), config.parties[name].role, config.source
+    if not lie_apart(path):
+        return _own_tables(Path(path), name, role, source)
+    if worker is not None:
+        return _own_tables(shard_path(path, worker), name, role, source)
+    shards = [_own_tables(shard_path(path, shard), name, role, source) for shard in range(config.shards)]
+    checked_sizes([facts_of(shard.tables) for shard in shards if shard.tables is not None])
+    return replace(shards[0], data=joined([shard.data for shard in shards]))
+
+
+def shard_folder(config: ExperimentConfig, name: str, worker: int) -> Path:
+    """Return the table folder of a party's shard, where shards lie apart."""
+    return _own_folder(shard_path(_path_of(config.data, config.source), worker), name)
+
+
+def _own_folder(folder: Path, name: str) -> Path:
+    return folder / name if (folder / name / SCHEMA_FILE).exists() else folder
+
+
 def _own_tables(folder: Path, name: str, role: str, source: str) -> OwnData:
-    if (folder / name / SCHEMA_FILE).exists():
-        folder = folder / name
+    folder = _own_folder(folder, name)
     schema = read_party_schema(folder)
     if (schema.name, schema.role) != (name, role):
         raise ConfigError(

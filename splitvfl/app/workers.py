@@ -8,17 +8,26 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from splitvfl.app.assembly import choose_device
+from splitvfl.app.records import shard_folder
 from splitvfl.config.sections import ExperimentConfig
+from splitvfl.data.columns import Shards
+from splitvfl.data.digests import SCHEMA
+from splitvfl.data.shards import ShardFacts, checked_sizes, facts_of, lie_apart
 from splitvfl.errors import ConfigError
 from splitvfl.hooks import batch_mixing_layer, hook_name
 from splitvfl.party.party import ActiveParty, Party
 from splitvfl.team.team import Alone, Team
+
+# Where a machine has its files.
+_PLACES = frozenset({"path", "aligned", "ranges", "matrix", "certificates"})
 
 
 @contextmanager
@@ -133,16 +142,39 @@ def alike(config: ExperimentConfig, data: Mapping[str, str], *, overwrite: bool)
 
     Args:
         config: The file.
-        data: Digests of the party's data.
+        data: Digests of the party's data, of which a shard that lies apart has its own but for the schema's.
         overwrite: Whether it starts anew.
     """
-    found = {key: json.dumps(section, sort_keys=True) for key, section in config.model_dump(mode="json").items()}
+    if lie_apart(config.data.path):
+        data = {key: digest for key, digest in data.items() if key == SCHEMA}
+    sections = config.model_dump(mode="json")
+    found = {key: json.dumps(_placeless(section), sort_keys=True) for key, section in sections.items()}
     found |= {f"digest of {key}": digest for key, digest in data.items()}
     found |= {"--overwrite": str(overwrite), "version of torch": str(torch.__version__)}
     found["instructions of the processor"] = torch.backends.cpu.get_cpu_capability()
     with suppress(PackageNotFoundError):  # in a tree that was never installed
         found["version of splitvfl"] = version("splitvfl")
     return found
+
+
+def _placeless(section: Any) -> Any:
+    """Return a section without where files lie, which machines need not have alike; what is in them is compared."""
+    if not isinstance(section, dict):
+        return section
+    return {key: _placeless(value) for key, value in section.items() if key not in _PLACES}
+
+
+def shards_of(config: ExperimentConfig, name: str, team: Team) -> Shards | None:
+    """Return how many training records each worker's shard has, and which this one's is; ``None``: they are one table.
+
+    Raises:
+        DataError: If a shard is missing, has no training records, is encoded otherwise, or is there twice.
+    """
+    if team.size == 1 or not lie_apart(config.data.path):
+        return None
+    own = facts_of(shard_folder(config, name, team.rank))
+    said = team.collect(json.dumps(asdict(own)).encode())
+    return replace(checked_sizes([ShardFacts(**json.loads(one)) for one in said]), here=team.rank)
 
 
 def part_of(count: int, team: Team) -> range:

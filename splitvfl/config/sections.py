@@ -62,6 +62,7 @@ from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Categorical, Missing, Scale
 from splitvfl.data.partition import REST
 from splitvfl.data.sets import DATA_SETS, TABLES
+from splitvfl.data.shards import PLACEHOLDER
 from splitvfl.errors import ArgumentError, ConfigError, HookError, SplitVFLError
 from splitvfl.exchange.base import NO_PRIVATE_TOP, Exchange
 from splitvfl.exchange.scoring import ACTIVE, COORDINATOR
@@ -186,8 +187,9 @@ class DataConfig(Settings):
 
     Attributes:
         name: A data set that has a name, ``table`` for a file of one's own, ``tables`` for what was ingested.
-        path: The file, or the folder of ``tables``. Without it, a set with a name is looked for in the folder that the
-            environment variable SPLITVFL_DATA names.
+        path: The file, or the folder of ``tables``; ``{worker}`` in it stands for the number of a worker, where each
+            has tables of its own. Without a path, a set with a name is looked for in the folder that the environment
+            variable SPLITVFL_DATA names.
         label: The label column; a set with a name knows its own.
         task: What is learned of the label; ``null``: the set's own, ``binary`` of a table.
         positive: Of a binary task, which of two label values is the positive class; not needed for 0 and 1.
@@ -1044,8 +1046,13 @@ def _find_data_files(document: Document, folder: Path) -> None:
                 if document.is_assigned((*place, key)):
                     places.reverse()
                 candidates = [beside / given for beside in places]
-                found = next((path for path in candidates if path.exists()), candidates[0])
+                found = next(filter(_is_there, candidates), candidates[0])
                 section[key] = os.path.abspath(found)
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether there is a file or folder; of what lies in shards, any of them."""
+    return any(path.parent.glob(path.name.replace(PLACEHOLDER, "*"))) if PLACEHOLDER in path.name else path.exists()
 
 
 def _take_hidden_from_top(model: Any) -> None:

@@ -191,9 +191,24 @@ class Provenance:
     tables: Path | None = None
 
 
+@dataclass(frozen=True)
+class Shards:
+    """Records in shards that lie apart, each at a worker of its own.
+
+    Attributes:
+        sizes: How many training records each shard has.
+        tests: How many test records all of them have.
+        here: Which of them this process has. ``None``: all, one behind the other.
+    """
+
+    sizes: tuple[int, ...]
+    tests: int
+    here: int | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class PartyData:
-    """Everything that one party holds.
+    """Everything that one party holds, or one of its workers, whose records lie apart from the others'.
 
     Attributes:
         name: The party's name.
@@ -205,6 +220,7 @@ class PartyData:
         field_names: Names of the categorical fields, in the order of ``field_sizes``; empty if they have none.
         provenance: How the table's columns became numbers; ``None``: they came as numbers, and nobody knows.
         doubts: Columns that may not be what they were taken for, for people to look at.
+        shards: How its records are divided, where they lie in shards; ``None``: they are one table.
     """
 
     name: str
@@ -216,6 +232,7 @@ class PartyData:
     field_names: tuple[str, ...] = ()
     provenance: Provenance | None = None
     doubts: tuple[Doubt, ...] = ()
+    shards: Shards | None = None
 
     def __repr__(self) -> str:
         """Return its name, and how much it holds."""
@@ -223,6 +240,28 @@ class PartyData:
             f"PartyData({self.name!r}: {len(self.column_names)} columns, {self.train.count} training and "
             f"{self.test.count} test records)"
         )
+
+    def in_shards(self, shards: Shards) -> PartyData:
+        """Return the same data, which are one of several shards.
+
+        Raises:
+            DataError: If it has not as many training records.
+        """
+        assert shards.here is not None, "these are one of them"
+        expected = shards.sizes[shards.here]
+        if self.train.count != expected:
+            raise DataError(f"shard {shards.here} has {self.train.count} training records, and had {expected} just now")
+        return replace(self, shards=shards)
+
+    @property
+    def training_records(self) -> int:
+        """Number of training records, those of all shards together."""
+        return self.train.count if self.shards is None else sum(self.shards.sizes)
+
+    @property
+    def test_records(self) -> int:
+        """Number of test records, those of all shards together."""
+        return self.test.count if self.shards is None else self.shards.tests
 
     @property
     def width(self) -> int:

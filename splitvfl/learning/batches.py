@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import overload
 
 import numpy as np
@@ -43,11 +44,12 @@ class Batches:
     and only a pool's order is in memory. It does not make every order equally likely: most batches hold records of one
     pool only. A table that fits into one pool is shuffled as well as with ``block_rows=1``.
 
-    With ``shards=W`` the records are cut into W runs of neighbours, as equal as can be, each of which one worker of a
-    party holds. An epoch has as many batches as without, and every shard's records are spread evenly over them, in an
-    order of the shard's own: a batch is what its shards contribute, in their order. Each shard's part is of one record
-    more or less in every batch, so that a batch's size differs by at most W from any other's, and none is empty. A
-    record is always in the same shard. One shard is no division: it has the order of old.
+    With ``shards=W`` the records are cut into W runs of neighbours, each of which one worker of a party holds: as equal
+    as can be, or of the sizes that shards have which lie apart. An epoch has as many batches as without, and every
+    shard's records are spread evenly over them, in an order of the shard's own: a batch is what its shards contribute,
+    in their order. Each shard's part is of one record more or less in every batch, so that a batch's size differs by at
+    most W from any other's, and none is empty. A record is always in the same shard. One shard is no division: it has
+    the order of old.
 
     Args:
         count: Number of records.
@@ -60,14 +62,16 @@ class Batches:
         shards: Into how many shards the records are divided, from 1.
         shard: Whose part of each batch these batches are, from 0; positions are among all records nevertheless.
             ``None``: all of them.
+        sizes: How many records each shard has, where they lie apart. Positions of one shard are then counted from its
+            own first record, as who has it has no other. ``None``: one table is cut, as equally as can be.
 
     Attributes:
         held_out: Positions of the records that are in no batch, to validate on; of one shard those in it.
-        all_held_out: The same of all shards.
+        all_held_out: How many these are in all shards.
 
     Raises:
-        ArgumentError: If ``block_rows`` or ``shards`` is below 1, ``held_out_every`` below 2, or no shard has this
-            number.
+        ArgumentError: If ``block_rows`` or ``shards`` is below 1, ``held_out_every`` below 2, no shard has this
+            number, or sizes are not those of so many shards and records.
         DataError: If the batch size is below 1 or above the number of records that are not held out, or below the
             number of shards.
 
@@ -86,16 +90,24 @@ class Batches:
         held_out_every: int | None = None,
         shards: int = 1,
         shard: int | None = None,
+        sizes: Sequence[int] | None = None,
     ) -> None:
         if held_out_every is not None and held_out_every < 2:
             raise ArgumentError(f"expected held_out_every from 2, got {held_out_every}")
         if not 0 <= (shard or 0) < shards:
             raise ArgumentError(f"expected shards from 1, and one of them, got {shards} and number {shard}")
+        if sizes is not None and (len(sizes) != shards or sum(sizes) != count or min(sizes) < 0):
+            raise ArgumentError(f"expected sizes of {shards} shards that add up to {count}, got {list(sizes)}")
         self._every = held_out_every
-        self._bounds = [number * count // shards for number in range(shards + 1)]
+        self._bounds = (
+            [number * count // shards for number in range(shards + 1)] if sizes is None else [0, *accumulate(sizes)]
+        )
         held_out = range(0) if held_out_every is None else range(held_out_every - 1, count, held_out_every)
-        self.all_held_out = held_out
-        self.held_out = held_out if shard is None else _between(held_out, self._bounds[shard], self._bounds[shard + 1])
+        self.all_held_out = len(held_out)
+        # From where positions are counted: of a shard that lies apart from its first record.
+        self._origin = 0 if shard is None or sizes is None else self._bounds[shard]
+        own = held_out if shard is None else _between(held_out, self._bounds[shard], self._bounds[shard + 1])
+        self.held_out = range(own.start - self._origin, own.stop - self._origin, own.step)
         self.shards, self.shard = shards, shard
         count -= len(held_out)
         if not 1 <= batch_size <= count:
@@ -145,7 +157,7 @@ class Batches:
 
     def positions(self, places: Rows) -> Rows:
         """Return the positions of records, given their places among those that are not held out."""
-        return places if self._every is None else places + places // (self._every - 1)
+        return (places if self._every is None else places + places // (self._every - 1)) - self._origin
 
     def whole(self, place: int) -> int:
         """Return how many records all shards together have in a batch, by its place in the epoch."""

@@ -538,7 +538,7 @@ class ActiveParty(Party):
         Raises:
             DataError: If their labels are not fit to judge by: one class only, say.
         """
-        self.training_labels.check_held_out(settings, held_out)
+        self.training_labels.check_held_out(settings, held_out, self.team)
         self.patience = Patience(settings)
 
     def zeros_among(self, ids: Tensor) -> Tensor | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from splitvfl.data.columns import PartyData, Records
@@ -41,27 +42,46 @@ class TrainingLabels:
         if data.train.count:
             if data.train.labels is None or data.test.labels is None:
                 raise DataError(f"the active party {data.name} holds no labels")
-            _check_each(task.check, data.train, f"training records of {data.name}")
+            # Of a shard that lies apart: whether there are both classes, all workers find out together.
+            check = task.check if data.shards is None or data.shards.here is None else task.check_values
+            _check_each(check, data.train, f"training records of {data.name}")
         if data.test.count and data.test.labels is not None:
             _check_each(task.check_values, data.test, f"test records of {data.name}")
 
-    def check_held_out(self, settings: EarlyStopping, held_out: range) -> None:
-        """Check that the labels at these positions are fit to judge by.
+    def check_together(self, team: Team) -> None:
+        """Check at worker 0 that the labels of all workers are fit to train on, where each has a shard of its own.
+
+        Raises:
+            DataError: If they are not: there is one class only, say.
+        """
+        train, shards = self._train, self._holder.data.shards
+        if shards is None or shards.here is None:
+            return
+        assert train.labels is not None
+        found = team.whole(_extremes(train.labels))
+        if found is not None:
+            self._holder.task.check(found)
+
+    def check_held_out(self, settings: EarlyStopping, held_out: range, team: Team) -> None:
+        """Check at worker 0 that the labels at these positions, of all workers together, are fit to judge by.
 
         Raises:
             DataError: If they are not: there is one class only, say.
         """
         train = self._train
         assert train.labels is not None
-        every = slice(held_out.start, held_out.stop, held_out.step)
-        labels = train.labels[every] if train.real is None else train.labels[every][train.real[every]]
+        places = slice(held_out.start, held_out.stop, held_out.step)
+        labels = train.labels[places] if train.real is None else train.labels[places][train.real[places]]
+        found = team.whole(labels if team.size == 1 else _extremes(labels))
+        if found is None:
+            return
         try:
-            self._holder.task.check(labels)
+            self._holder.task.check(found)
         except DataError as error:
+            every, count = settings.validation_every, self._holder.data.training_records
             raise DataError(
-                f"early stopping holds out {len(held_out)} of the {train.count} training records of "
-                f"{self._holder.data.name}, one of {settings.validation_every}, and they are not fit to judge by: "
-                f"{error}"
+                f"early stopping holds out {count // every} of the {count} training records of "
+                f"{self._holder.data.name}, one of {every}, and they are not fit to judge by: {error}"
             ) from error
 
     def place_canaries(self, count: int, batches: Batches, *, noise_seed_for_experiments: int | None = None) -> None:
@@ -135,6 +155,11 @@ class TrainingLabels:
             raise ValueError(f"it has {state['coins'].numel()} canaries, this run is to have none")
         if self.canaries is not None and state is not None:
             self.canaries.load_state_dict(state)
+
+
+def _extremes(labels: Tensor) -> Tensor:
+    """Return the smallest and the largest label, if there are any: enough to tell whether all are the same."""
+    return torch.stack([labels.min(), labels.max()]) if labels.numel() else labels
 
 
 def _check_each(check: Callable[[Tensor], None], records: Records, which: str) -> None:

@@ -180,6 +180,7 @@ class Trainer(Training):
             block_rows=block_rows,
             held_out_every=None if early_stopping is None else early_stopping.validation_every,
             shards=shards,
+            sizes=None if active.data.shards is None else active.data.shards.sizes,
         )
         own.check_shards(shards)
         self._settings = agreed_settings(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import random
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -334,6 +335,42 @@ def test_a_batch_is_what_its_shards_contribute_and_a_record_never_changes_its_sh
     assert not missing or (whole.drop_last and len(missing) < whole.batch_size + whole.shards)
     # All shards may have their larger part in one batch, and their smaller part in another.
     assert max(map(len, visited)) - min(map(len, visited)) <= whole.shards
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=5), st.data())
+def test_shards_that_lie_apart_count_from_their_own_first_record(found: list[int], data: st.DataObject) -> None:
+    every = data.draw(st.none() | st.integers(2, 6))
+    count, shards = sum(found), len(found)
+    rest = count - (0 if every is None else count // every)
+    hypothesis.assume(rest >= shards)
+    size, blocks = data.draw(st.integers(shards, rest)), data.draw(st.sampled_from([1, 3]))
+    given = {"seed": 1, "held_out_every": every, "block_rows": blocks, "shards": shards, "sizes": found}
+    whole = Batches(count, size, **given)
+    parts = [Batches(count, size, **given, shard=shard) for shard in range(shards)]
+
+    firsts = [sum(found[:shard]) for shard in range(shards)]
+    for place, batch in enumerate(whole.epoch(2)):
+        own = [part.epoch(2)[place] for part in parts]
+        assert batch.tolist() == [first + row for first, rows in zip(firsts, own, strict=True) for row in rows.tolist()]
+        assert whole.whole(place) == parts[0].whole(place) == len(batch) > 0
+        assert all(((rows >= 0) & (rows < size)).all() for rows, size in zip(own, found, strict=True))
+    held = [first + place for first, part in zip(firsts, parts, strict=True) for place in part.held_out]
+    assert held == list(whole.held_out) == [row for row in range(count) if every and row % every == every - 1]
+    assert {part.all_held_out for part in parts} == {len(held)}
+    visited = [row for batch in whole.epoch(2) for row in batch.tolist()]
+    assert sorted(visited + held) == list(range(count))
+
+
+def test_even_sizes_are_no_other_order() -> None:
+    apart = Batches(11, 4, seed=1, shards=2, sizes=[5, 6])
+    known = Batches(11, 4, seed=1, shards=2)
+    assert [one.tolist() for one in apart.epoch(3)] == [one.tolist() for one in known.epoch(3)]
+
+
+@pytest.mark.parametrize("wrong", [[5, 5], [11], [5, 5, 1], [12, -1]])
+def test_sizes_are_those_of_all_records(wrong: list[int]) -> None:
+    with pytest.raises(ArgumentError, match="expected sizes of 2 shards that add up to 11"):
+        Batches(11, 4, seed=1, shards=2, sizes=wrong)
 
 
 @given(sizes, st.integers(0, 9), st.sampled_from([1, 7]))

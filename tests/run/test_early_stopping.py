@@ -13,14 +13,17 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
+from splitvfl.data.columns import Shards
 from splitvfl.defenses import GaussianIR, Isotropic, MemoisedResponse
 from splitvfl.errors import CheckpointError, DataError
 from splitvfl.exchange.prediction import predict
 from splitvfl.hooks import At
 from splitvfl.leakage.monitor import read_metrics
 from splitvfl.learning.schedule import EarlyStopping
+from splitvfl.party.training_labels import TrainingLabels
 from splitvfl.run import checkpoint
 from splitvfl.run.trainer import Trainer
+from splitvfl.team.team import Alone
 from tests.builders import ACTIVE, bottom_model, same, small_trainer, top_model, weights
 
 EPOCHS = 40
@@ -290,3 +293,38 @@ def test_how_often_a_run_evaluates_changes_nothing_of_the_training() -> None:
         return weights(trainer)
 
     assert same(fitted(1), fitted(3))
+
+
+class Fellow(Alone):
+    """Worker 0 of two, whose fellow has these labels."""
+
+    size = 2
+
+    def __init__(self, labels: list[float]) -> None:
+        super().__init__()
+        self._labels = torch.tensor(labels)
+
+    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        return [tensor, self._labels]
+
+
+def test_workers_find_out_together_whether_there_are_both_classes() -> None:
+    """A shard of one class is none that nothing can be learned from, unless all shards have that class only."""
+    active = stopping_trainer().active
+    labels = active.data.train.labels
+    assert labels is not None
+    labels[:] = 0.0
+    held_out = (EarlyStopping(validation_every=3), range(2, 48, 3))
+    with pytest.raises(DataError, match="all 48 labels are 0"):
+        TrainingLabels(active)
+    active.data = active.data.in_shards(Shards((48, 48), 10, here=0))
+    own = TrainingLabels(active)
+    own.check_together(Fellow([0.0, 1.0]))
+    own.check_held_out(*held_out, Fellow([0.0, 1.0]))
+    with pytest.raises(DataError, match="labels are 0"):
+        own.check_together(Fellow([0.0, 0.0]))
+    with pytest.raises(DataError, match=r"holds out 32 of the 96 training records of bank, one of 3.*labels are 0"):
+        own.check_held_out(*held_out, Fellow([0.0, 0.0]))
+    labels[7] = 2.0
+    with pytest.raises(DataError, match=r"needs labels 0 and 1"):
+        TrainingLabels(active)
