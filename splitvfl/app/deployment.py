@@ -421,14 +421,11 @@ class Deployment:
         canaries, seed = self._config.canaries, self._config.train.noise_seed_for_experiments
         if canaries is None:
             return
-        if party.data.shards is not None and party.data.shards.here is not None:
-            raise ConfigError(
-                f"{self._config.source}: audit.canaries: they are drawn among all training records, of which this "
-                f"worker has a shard; take them out, or train in one process with train.shards: {self._config.shards}"
-            )
         self.assembly.check_canaries()
         try:
-            party.training_labels.place_canaries(canaries, self._batches, noise_seed_for_experiments=seed)
+            party.training_labels.place_canaries(
+                canaries, self._batches, team=self._team, noise_seed_for_experiments=seed
+            )
         except (ArgumentError, ConfigError, DataError) as error:
             raise ConfigError(f"{self._config.source}: audit.canaries: {error}") from error
 

@@ -45,7 +45,7 @@ their own: one that recognises them could send activations for them that make th
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -160,6 +160,67 @@ class Canaries:
         return torch.from_numpy(self.among(ids.detach().reshape(-1).cpu().numpy()))
 
 
+@dataclass(frozen=True, eq=False)
+class DrawnCoins:
+    """Which records are to be canaries, and their labels.
+
+    Attributes:
+        places: Their places among the records that may be one, ``(n,)``, int64, ascending.
+        labels: ``(n,)``: int64 in {0, 1} or classes, float64 one of two numbers.
+    """
+
+    places: Tensor
+    labels: Tensor
+
+    @classmethod
+    def draw(
+        cls,
+        train: Records,
+        count: int,
+        *,
+        among: int,
+        noise_seed_for_experiments: int | None = None,
+        classes: int | None = 2,
+    ) -> DrawnCoins:
+        """Choose records at random, and toss a fair coin for each.
+
+        Of k classes each gets one of them, all equally likely; of numbers one of the quartiles of the labels, the lower
+        or the upper.
+
+        Both come from the operating system's entropy, unless an experiment fixes them; never from a seed that a
+        partner knows.
+
+        Args:
+            train: Training records with labels.
+            count: How many.
+            among: How many records may be one.
+            noise_seed_for_experiments: Fixed seed, for experiments only.
+            classes: Number of classes; ``None`` for numbers.
+
+        Raises:
+            ArgumentError: If fewer than twenty are wanted.
+            DataError: If they are more than half of these records, or both quartiles are the same number.
+        """
+        if count < LEAST_CANARIES:
+            raise ArgumentError(f"expected at least {LEAST_CANARIES} canaries, got {count}")
+        if count > among // 2:
+            raise DataError(
+                f"expected at most {among // 2} canaries, half of the {among} training records that "
+                f"are neither held out to validate on nor dummies, got {count}: the auditor learns from the others"
+            )
+        source = _source(noise_seed_for_experiments)
+        places = np.sort(np.array(source.sample(range(among), count), dtype=np.int64))
+        return cls(torch.from_numpy(places), torch.from_numpy(_drawn_labels(count, source, train, classes)))
+
+    @classmethod
+    def blank(cls, count: int, *, classes: int | None) -> DrawnCoins:
+        """Return room for as many, to be filled with what somebody else has drawn."""
+        return cls(
+            torch.zeros(count, dtype=torch.int64),
+            torch.zeros(count, dtype=torch.float64 if classes is None else torch.int64),
+        )
+
+
 class CoinLabels(Canaries):
     """Canaries that the label party has placed among its training records, and their coins.
 
@@ -167,10 +228,11 @@ class CoinLabels(Canaries):
         positions: Of the records among the training records, ``(n,)``, int64, each once.
         ids: Their ids, ``(n,)``, int64.
         coins: Their labels, ``(n,)`` in {0, 1}; classes, or one of two numbers.
+        all_ids: The ids of all canaries, where these are those of one shard. ``None``: these are all.
     """
 
-    def __init__(self, positions: Tensor, ids: Tensor, coins: Tensor) -> None:
-        super().__init__(ids)
+    def __init__(self, positions: Tensor, ids: Tensor, coins: Tensor, *, all_ids: Tensor | None = None) -> None:
+        super().__init__(ids if all_ids is None else all_ids)
         self._take(positions, ids, coins)
 
     def _take(self, positions: Tensor, ids: Tensor, coins: Tensor) -> None:
@@ -178,7 +240,6 @@ class CoinLabels(Canaries):
         self._positions: Positions = _whole(positions)[order]
         self._own_ids: Ids = _whole(ids)[order]
         self._coins = coins.detach().reshape(-1).cpu().numpy()[order]
-        self.ids = np.sort(self._own_ids)
 
     @classmethod
     def place(
@@ -191,13 +252,7 @@ class CoinLabels(Canaries):
         noise_seed_for_experiments: int | None = None,
         classes: int | None = 2,
     ) -> Self:
-        """Choose records at random, and toss a fair coin for each.
-
-        Of k classes each gets one of them, all equally likely; of numbers one of the quartiles of all labels, the lower
-        or the upper.
-
-        Both come from the operating system's entropy, unless an experiment fixes them; never from a seed that a
-        partner knows.
+        """Choose records at random, and toss a fair coin for each, as :meth:`DrawnCoins.draw`.
 
         Args:
             train: The label party's training records; dummies of a padded alignment are never chosen.
@@ -211,18 +266,16 @@ class CoinLabels(Canaries):
             ArgumentError: If fewer than twenty are wanted.
             DataError: If they are more than half of these records, or both quartiles are the same number.
         """
-        if count < LEAST_CANARIES:
-            raise ArgumentError(f"expected at least {LEAST_CANARIES} canaries, got {count}")
-        eligible = _eligible(train, trained, position)
-        if count > len(eligible) // 2:
-            raise DataError(
-                f"expected at most {len(eligible) // 2} canaries, half of the {len(eligible)} training records that "
-                f"are neither held out to validate on nor dummies, got {count}: the auditor learns from the others"
-            )
-        source = _source(noise_seed_for_experiments)
-        chosen = np.sort(np.array(source.sample(eligible, count), dtype=np.int64))
-        positions = torch.from_numpy(position(chosen) if train.real is None else chosen)
-        return cls(positions, train.ids[positions], torch.from_numpy(_drawn_labels(count, source, train, classes)))
+        among, position_of = eligible(train, trained, position)
+        drawn = DrawnCoins.draw(
+            train,
+            count,
+            among=among,
+            noise_seed_for_experiments=noise_seed_for_experiments,
+            classes=classes,
+        )
+        positions = position_of(drawn.places)
+        return cls(positions, train.ids[positions], drawn.labels)
 
     def label(self, batch: Records, rows: Tensor) -> Records:
         """Return training records with the coins in place of the labels of those that are canaries.
@@ -255,8 +308,8 @@ class CoinLabels(Canaries):
 
     def state_dict(self) -> dict[str, Any]:
         """Return which records they are and their coins: for the label party only."""
-        names = ("positions", "ids", "coins")
-        values = (self._positions, self._own_ids, self._coins)
+        names = ("positions", "ids", "coins", "all_ids")
+        values = (self._positions, self._own_ids, self._coins, self.ids)
         return {name: torch.from_numpy(value.copy()) for name, value in zip(names, values, strict=True)}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
@@ -265,9 +318,28 @@ class CoinLabels(Canaries):
         Raises:
             ValueError: If there are not as many.
         """
-        if state["coins"].numel() != self.count:
-            raise ValueError(f"it has {state['coins'].numel()} canaries, this run is to have {self.count}")
+        ids = np.sort(_whole(state.get("all_ids", state["ids"])))  # older ones say those of all only
+        if ids.size != self.count:
+            raise ValueError(f"it has {ids.size} canaries, this run is to have {self.count}")
+        self.ids = ids
         self._take(state["positions"], state["ids"], state["coins"])
+
+
+def eligible(
+    train: Records, trained: int, position: Callable[[Positions], Positions]
+) -> tuple[int, Callable[[Tensor], Tensor]]:
+    """Return how many records may be canaries, and what returns their positions, given their places among these.
+
+    Args:
+        train: The label party's training records; dummies of a padded alignment are never chosen.
+        trained: Number of records that are trained on.
+        position: Returns the positions of records, given their places among those.
+    """
+    if train.real is None:
+        return trained, lambda places: torch.from_numpy(position(places.numpy()))
+    positions = torch.from_numpy(position(np.arange(trained)))
+    real = positions[train.real[positions]]
+    return real.numel(), lambda places: real[places]
 
 
 def check_canaries(*, audit: bool, exchange: str, read: bool = True) -> None:
@@ -370,15 +442,6 @@ def _drawn_labels(
 def _source(seed: int | None) -> random.Random:
     # Not the generators of noise: which records were chosen must not follow from anything that a partner sees.
     return random.SystemRandom() if seed is None else random.Random(derive_seed(seed, "canaries"))
-
-
-def _eligible(train: Records, trained: int, position: Callable[[Positions], Positions]) -> Sequence[int]:
-    """Return the places of records that are trained on; of a padded alignment the positions of the real ones."""
-    if train.real is None:
-        return range(trained)
-    positions = position(np.arange(trained))
-    found: list[int] = positions[train.real.numpy()[positions]].tolist()
-    return found
 
 
 def _place(ordered: Ids, values: Ids) -> Positions:

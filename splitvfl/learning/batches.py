@@ -174,6 +174,20 @@ class Batches:
         steps, shift = len(self), len(self) * shard // self.shards
         return (place * count + shift) // steps, ((place + 1) * count + shift) // steps
 
+    @property
+    def own_count(self) -> int:
+        """How many records are in these batches: those of its shard, or all."""
+        first, last = self._own
+        return last - first
+
+    def own_positions(self, places: Rows) -> Rows:
+        """Return the positions of records, given their places among those that are in these batches."""
+        return self.positions(self._own[0] + places)
+
+    @property
+    def _own(self) -> tuple[int, int]:
+        return (0, self.count) if self.shard is None else self.places(self.shard)
+
     def places(self, shard: int) -> tuple[int, int]:
         """Return from where to where a shard reaches among the records that are not held out."""
         first, last = self._bounds[shard : shard + 2]

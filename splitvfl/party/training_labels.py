@@ -10,7 +10,7 @@ from torch import Tensor
 
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.errors import DataError
-from splitvfl.leakage.canaries import CoinLabels
+from splitvfl.leakage.canaries import CoinLabels, DrawnCoins, eligible
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.tasks import Task
@@ -43,7 +43,7 @@ class TrainingLabels:
             if data.train.labels is None or data.test.labels is None:
                 raise DataError(f"the active party {data.name} holds no labels")
             # Of a shard that lies apart: whether there are both classes, all workers find out together.
-            check = task.check if data.shards is None or data.shards.here is None else task.check_values
+            check = task.check_values if self._lies_apart else task.check
             _check_each(check, data.train, f"training records of {data.name}")
         if data.test.count and data.test.labels is not None:
             _check_each(task.check_values, data.test, f"test records of {data.name}")
@@ -54,11 +54,10 @@ class TrainingLabels:
         Raises:
             DataError: If they are not: there is one class only, say.
         """
-        train, shards = self._train, self._holder.data.shards
-        if shards is None or shards.here is None:
+        if not self._lies_apart:
             return
-        assert train.labels is not None
-        found = team.whole(_extremes(train.labels))
+        assert self._train.labels is not None
+        found = team.whole(_extremes(self._train.labels))
         if found is not None:
             self._holder.task.check(found)
 
@@ -84,7 +83,9 @@ class TrainingLabels:
                 f"{self._holder.data.name}, one of {every}, and they are not fit to judge by: {error}"
             ) from error
 
-    def place_canaries(self, count: int, batches: Batches, *, noise_seed_for_experiments: int | None = None) -> None:
+    def place_canaries(
+        self, count: int, batches: Batches, *, team: Team | None = None, noise_seed_for_experiments: int | None = None
+    ) -> None:
         """Give so many training records a coin toss for a label, for as long as the party trains.
 
         They are trained on and answered for like all others, and judged apart. Never are they test records, records
@@ -94,24 +95,55 @@ class TrainingLabels:
         Args:
             count: How many, at least twenty.
             batches: The order of the training records, which says what is held out.
+            team: The workers of the party, of which each may have a shard of its own: worker 0 draws for all.
             noise_seed_for_experiments: Fixed seed, for experiments only. Default: the operating system's entropy.
 
         Raises:
             ArgumentError: If there are fewer than twenty.
             DataError: If they are more than half of these records.
         """
-        self.canaries = CoinLabels.place(
-            self._train,
-            count,
-            trained=batches.count,
-            position=batches.positions,
-            noise_seed_for_experiments=noise_seed_for_experiments,
-            classes=self._holder.task.classes,
-        )
+        if team is None or not self._lies_apart:
+            self.canaries = CoinLabels.place(
+                self._train,
+                count,
+                trained=batches.count,
+                position=batches.positions,
+                noise_seed_for_experiments=noise_seed_for_experiments,
+                classes=self._holder.task.classes,
+            )
+        else:
+            self.canaries = self._placed_together(count, batches, team, noise_seed_for_experiments)
+
+    def _placed_together(self, count: int, batches: Batches, team: Team, seed: int | None) -> CoinLabels:
+        """Return this worker's part of the canaries that worker 0 draws among the records of all."""
+        classes = self._holder.task.classes
+        among, position_of = eligible(self._train, batches.own_count, batches.own_positions)
+        counts = [int(said) for said in team.collect(str(among).encode())]
+        if team.rank:
+            coins = DrawnCoins.blank(count, classes=classes)
+        else:
+            coins = DrawnCoins.draw(
+                self._train, count, among=sum(counts), noise_seed_for_experiments=seed, classes=classes
+            )
+        team.share([coins.places, coins.labels])
+        first = sum(counts[: team.rank])
+        own = (coins.places >= first) & (coins.places < first + among)
+        positions = position_of(coins.places[own] - first)
+        ids = self._train.ids[positions]
+        all_ids = team.whole(ids)
+        all_ids = torch.empty(count, dtype=ids.dtype) if all_ids is None else all_ids
+        team.share([all_ids])
+        return CoinLabels(positions, ids, coins.labels[own], all_ids=all_ids)
+
+    @property
+    def _lies_apart(self) -> bool:
+        """Whether these are the records of one shard, and nobody here has the others."""
+        shards = self._holder.data.shards
+        return shards is not None and shards.here is not None
 
     def share_canaries(self, team: Team) -> None:
-        """Give all workers the canaries of worker 0."""
-        if self.canaries is not None and team.size > 1:
+        """Give all workers the canaries of worker 0, where all have all records."""
+        if self.canaries is not None and team.size > 1 and not self._lies_apart:
             state = self.canaries.state_dict()
             team.share(list(state.values()))
             self.canaries.load_state_dict(state)

@@ -82,13 +82,11 @@ class TeamMeeting:
             except _Broken:
                 continue
             except BaseException as error:
+                why = self._team.lost or str(error)  # a link may have broken because the workers had parted
                 _tell(self._team, error, once_more=met)
-                if (
-                    self._team.lost
-                    and isinstance(error, LinkError | ProtocolError)
-                    and not isinstance(error, TeamError)
-                ):
-                    raise TeamError(self._team.lost, final=True) from error
+                passing = isinstance(error, LinkError | ProtocolError) and not isinstance(error, TeamError)
+                if self._team.lost and passing:
+                    raise TeamError(why, final=True) from error
                 raise
 
     def _all_linked(self, links: Mapping[str, Correspondent]) -> bool:

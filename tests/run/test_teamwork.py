@@ -193,3 +193,34 @@ def test_teams_that_lose_links_at_any_moment_meet_again_and_end(seed: int) -> No
         thread.join(2 * LIMIT_S)
     assert not failed, failed
     assert not any(thread.is_alive() for thread in threads)
+
+
+class Ending(Threads):
+    """A worker whose fellows end with it."""
+
+    gone = ""
+
+    def __init__(self) -> None:
+        super().__init__(0, Votes())
+
+    @property
+    def lost(self) -> str:
+        return self.gone
+
+    def refuse(self, reason: str, *, final: bool = False) -> None:
+        assert (reason, final) == ("lab did not dial", True)
+        self.gone = "worker 0 has ended"
+
+
+def test_a_worker_whose_partner_does_not_appear_says_so() -> None:
+    """And not only that it has ended, which is what the others hear."""
+
+    class Nobody:
+        @contextmanager
+        def meet(self) -> Iterator[Any]:
+            raise LinkError("lab did not dial")
+            yield
+
+    with pytest.raises(TeamError, match=r"^lab did not dial$") as raised, TeamMeeting(Nobody(), Ending()).meet():
+        pass
+    assert raised.value.final
