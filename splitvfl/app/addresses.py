@@ -37,12 +37,15 @@ class AddressBook:
         purpose: What they meet for: ``training``, :data:`PREDICTION`, :data:`CHECKING`, or what only parties with data
             take part in.
         worker: Which of the party's workers this process is, from 0.
+        workers: How many processes each party has for this. ``None``: as many as the file says for training, and one
+            for all else.
     """
 
     config: ExperimentConfig
     name: str
     purpose: str = "training"
     worker: int = 0
+    workers: int | None = None
 
     def meeting(self, notify: Callable[[str], None]) -> Meeting:
         """Return where the party meets its partners.
@@ -115,7 +118,8 @@ class AddressBook:
 
     @property
     def _workers(self) -> int:
-        """How many processes each party has for this: models are trained by several, and all else is done by one."""
+        if self.workers is not None:
+            return self.workers
         return self.config.team.workers if self.purpose == "training" else 1
 
     def _own_address(self, key: str, address: str | None) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from splitvfl.app.promised_predictions import (
 from splitvfl.app.records import own_data
 from splitvfl.app.saved_model import SavedHalf, load_half
 from splitvfl.app.scoring import check_own_defenses, loss_of_half, memoised_noise, scorer_of
+from splitvfl.app.scoring_team import TeamTally, check_scored_by_workers, own_file, records_of_team, scores_of_all
 from splitvfl.config.sections import ExperimentConfig, HookConfig, NetworkConfig, PartyConfig
 from splitvfl.cut.memoised import check_memoised
 from splitvfl.data.columns import PartyData
@@ -33,6 +34,7 @@ from splitvfl.data.joint_records import ID_COLUMN, check_like, own_tables
 from splitvfl.data.new_records import NamedBy, NewRecords, named_in_tables, read_new_records
 from splitvfl.data.score_file import check_score_target, write_scores
 from splitvfl.data.sets import TABLES
+from splitvfl.data.shards import lie_apart
 from splitvfl.data.store import open_party
 from splitvfl.errors import ConfigError, PrivacyError
 from splitvfl.exchange.scoring import ACTIVE, COORDINATOR
@@ -43,6 +45,7 @@ from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.scorer import Scorer
 from splitvfl.report.releases import Release
 from splitvfl.run.prediction import MOST_RETRIES, ActivePrediction, PassivePrediction, PredictionSettings
+from splitvfl.team.team import Alone, Team
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +87,9 @@ class Service:
         notify: Told in one line what happens.
         after: What it does to what was promised of the training.
         scorer: At a passive party that computes the scores: its defenses of them.
+        names: What all records are called whose scores are written here.
+        parts: How many records all workers score, at worker 0.
+        team: The workers of the party, of which this process is one.
     """
 
     party: ActiveParty | PassiveParty
@@ -94,7 +100,10 @@ class Service:
     out: Path | None
     notify: Callable[[str], None]
     after: AfterTraining
+    names: pa.Array
+    parts: int
     scorer: Scorer | None = None
+    team: Team = field(default_factory=Alone)
 
     def run(self, progress: Callable[[int], None] = lambda done: None) -> None:
         """Meet the partners, score the records with them, and write the scores if this party has any to write.
@@ -104,14 +113,15 @@ class Service:
 
         Raises:
             SplitVFLError: As :meth:`splitvfl.run.prediction.JointPrediction.run`; nothing is written then.
+            TeamError: If another worker could not score its part.
         """
         with self.meeting:
             scores = self._scores(progress)
-        if self.out is None or scores is None:
-            return
-        kept, real = scores.float().cpu(), self.scored.data.test.real
-        kept = kept if real is None else kept[real]
-        write_scores(self.out, kept, name_column=self.scored.name_column, names=self.scored.names)
+        real = self.scored.data.test.real
+        kept = None if scores is None else scores.float().cpu()[slice(None) if real is None else real]
+        every = scores_of_all(kept, self.team)
+        if self.out is not None and every is not None:
+            write_scores(self.out, every, name_column=self.scored.name_column, names=self.names)
 
     def _scores(self, progress: Callable[[int], None]) -> Tensor | None:
         common = (self.partners, self.settings, self.meeting)
@@ -130,6 +140,7 @@ def prepare_prediction(
     files: PredictionFiles,
     *,
     notify: Callable[[str], None] = lambda line: None,
+    team: Team | None = None,
 ) -> Service:
     """Return one party's prediction, ready to be run.
 
@@ -139,6 +150,7 @@ def prepare_prediction(
         name: The party's name.
         files: Where everything is.
         notify: Told in one line what happens.
+        team: The workers of the party, of which this process is one.
 
     Raises:
         ConfigError: If settings do not go together.
@@ -147,18 +159,23 @@ def prepare_prediction(
         CheckpointError: If a passive party's ledger is damaged, or cannot be read or written.
         PrivacyError: If the training put noise by for fewer records.
     """
-    network = config.network or NetworkConfig()
-    _check_out(files, name, config.active, publish=network.publish_scores or name == config.scorer)
+    team, network = team or Alone(), config.network or NetworkConfig()
+    if team.rank == 0:
+        _check_out(files, name, config.active, publish=network.publish_scores or name == config.scorer)
     check_own_defenses(config, name)
     check_own_limits(config, name)
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
+    if team.size > 1:
+        check_scored_by_workers(config, promised=was_promised(folder_of(files.model), config))
     half = load_half(files.model)
     partners = partners_of(half, name, config.parties, config.source)
     if name == config.active and config.scorer == COORDINATOR:
         partners = (*partners, COORDINATOR)
     scores_here = name == config.scorer != config.active
-    scored = records_to_score(config, name, half, files)
+    read = records_to_score(config, name, half, replace(files, records=own_file(files.records, team)))
+    shared = records_of_team(read, team, apart=lie_apart(str(files.records)))
+    scored = shared.own
     party = half.party(
         scored.data, device=choose_device(config.train.device), own=config.model, own_loss=config.train.loss
     )
@@ -174,7 +191,7 @@ def prepare_prediction(
             f"{config.scorer} computes; nothing was sent. Let the label party compute them (prediction.scores_by: "
             f"{ACTIVE})"
         )
-    addresses = AddressBook(config, name, PREDICTION)
+    addresses = AddressBook(config, name, PREDICTION, worker=team.rank, workers=team.size)
     meeting = addresses.meeting(notify)
     settings = PredictionSettings(
         learned=half.learned,
@@ -199,7 +216,8 @@ def prepare_prediction(
     after.check()
     if isinstance(party, PassiveParty):
         counting = Counting.over_a_network(config, half, run, notify)
-        party.tally = counting.call(scored.names, scored.named_by, records=scored.data.test.count)
+        counted = counting.call(shared.names, scored.named_by, records=shared.parts) if team.rank == 0 else None
+        party.tally = counted if team.size == 1 else TeamTally(team, scored.data.test.count, counted)
     memoised = memoised_noise(config, run, notify) if name == config.scorer else None
     scorer = (
         scorer_of(config, name, half.learned, recipe=half.recipe(config.model), noise=memoised) if scores_here else None
@@ -211,7 +229,21 @@ def prepare_prediction(
         computing = party if scorer is None else scorer
         assert not isinstance(computing, PassiveParty), "it computes the scores"
         check_awaited(computing.scores, config.prediction.direction_by)
-    return Service(party, scored, settings, meeting, partners, files.out, notify, after, scorer)
+    out = files.out if team.rank == 0 else None
+    return Service(
+        party,
+        scored,
+        settings,
+        meeting,
+        partners,
+        out,
+        notify,
+        after,
+        names=shared.names,
+        parts=shared.parts,
+        scorer=scorer,
+        team=team,
+    )
 
 
 def _released(

@@ -56,6 +56,22 @@ def team_of(config: ExperimentConfig, name: str) -> Iterator[Team]:
         yield team
 
 
+@contextmanager
+def team_of_prediction(config: ExperimentConfig, name: str) -> Iterator[Team]:
+    """Join the workers of a party for a prediction; alone, if this process was not started as one of several.
+
+    What several workers have trained, one process can score with.
+
+    Raises:
+        ConfigError: If several were started, and not as many as the file says.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield Alone()
+        return
+    with team_of(config, name) as team:
+        yield team
+
+
 def said_of_team(team: Team, environment: Mapping[str, str]) -> list[str]:
     """Return what is to be said before several workers begin, in sentences.
 

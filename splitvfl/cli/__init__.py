@@ -29,9 +29,9 @@ from splitvfl.cli import (
     tables,
     training,
 )
-from splitvfl.cli.console import GIVEN
+from splitvfl.cli.console import GIVEN, check_one_process, workers_started
 from splitvfl.cli.help_pages import lay_out
-from splitvfl.errors import ConfigError, SplitVFLError, printable
+from splitvfl.errors import SplitVFLError, printable
 from splitvfl.system.allocator import keep_large_blocks
 from splitvfl.system.signals import stoppable
 
@@ -84,12 +84,7 @@ def _exit_code(argv: Sequence[str] | None, log: ExitStack) -> int:
 
 def _worker() -> str:
     """Return which of several workers this process is, for what it says; nothing where it is the only one."""
-    return f", worker {os.environ['RANK']}" if _workers() > 1 and "RANK" in os.environ else ""
-
-
-def _workers() -> int:
-    started = os.environ.get("WORLD_SIZE", "1")
-    return int(started) if started.isdecimal() else 1
+    return f", worker {os.environ['RANK']}" if workers_started() > 1 and "RANK" in os.environ else ""
 
 
 def _print_version(asked: bool) -> None:
@@ -127,11 +122,8 @@ def options(
     if log != STANDARD_ERROR:
         context.obj.enter_context(refused_calls_told())
     _log.info("begins: %s", context.invoked_subcommand)
-    if _workers() > 1 and context.invoked_subcommand != "party":
-        raise ConfigError(
-            f"{_workers()} workers were started (WORLD_SIZE), and only party has several: start "
-            f"{context.invoked_subcommand} as one process, without torchrun"
-        )
+    if context.invoked_subcommand not in ("party", "predict"):
+        check_one_process(f"only party and predict have several: start {context.invoked_subcommand}")
 
 
 # In the order in which --help lists them.

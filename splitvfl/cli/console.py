@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.text import Text
+
+from splitvfl.errors import ConfigError
 
 GIVEN: ContextVar[tuple[str, ...]] = ContextVar("GIVEN", default=())
 """The words of the command under way."""
@@ -32,6 +35,31 @@ def errors_console() -> Console:
 def tell(line: str) -> None:
     """Say one line on standard error, unbroken."""
     errors_console().print(Text(line), soft_wrap=True)
+
+
+def silent(line: str) -> None:
+    """Say nothing: one of several workers that do the same says it."""
+
+
+def workers_started() -> int:
+    """Return how many workers were started, of which this process is one."""
+    started = os.environ.get("WORLD_SIZE", "1")
+    return int(started) if started.isdecimal() else 1
+
+
+def check_one_process(what: str) -> None:
+    """Refuse several workers where one process does all.
+
+    Args:
+        what: Who has none, and what is to be started.
+
+    Raises:
+        ConfigError: If this is one of several.
+    """
+    if workers_started() > 1:
+        raise ConfigError(
+            f"{workers_started()} workers were started (WORLD_SIZE), and {what} as one process, without torchrun"
+        )
 
 
 @contextmanager

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich import box
 
-from splitvfl.cli.console import Overrides, command_line, errors_console, next_steps, tell, told_if_stopped
+from splitvfl.cli.console import (
+    Overrides,
+    check_one_process,
+    command_line,
+    errors_console,
+    next_steps,
+    silent,
+    tell,
+    told_if_stopped,
+)
 from splitvfl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -70,6 +79,7 @@ def predict(
 ) -> None:
     """Score new records: with all halves of a run in one process, or as one of several parties with its own half."""
     if trained.is_dir():
+        check_one_process(f"{trained} is a run in one process: start predict")
         _refuse("of a run in one process", {"--as": as_, "--model": model, "--aligned": aligned})
         _refuse_overrides(trained, overrides or [])
         target = _target(out, trained)
@@ -85,6 +95,7 @@ def predict(
     config = load_config(trained, overrides or [])
     name = config.own_name(_told(as_, trained))
     if name not in config.parties:
+        check_one_process(f"{name} is no party with records: start predict")
         _refuse(f"at {name}, which has no data", {"--records": records, "--out": out, "--model": model})
         _refuse(f"at {name}, which has no data", {"--aligned": aligned, "--id": id_column})
         _score_for_others(config)
@@ -190,16 +201,23 @@ def _keep_records(out: Path, sources: Any) -> None:
 
 
 def _predict_with_others(config: ExperimentConfig, name: str, files: PredictionFiles) -> None:
+    from rich.console import Console
+
     from splitvfl.app.console import RowProgress
     from splitvfl.app.serving import prepare_prediction
+    from splitvfl.app.workers import team_of_prediction
+    from splitvfl.run.teamwork import telling
 
-    service = prepare_prediction(config, name, files, notify=tell)
-    for column, rows in service.scored.unknown.items():
-        tell(f"{column}: {rows} records have a value that training did not know")
-    count, out = service.scored.data.test.count, files.out
-    with told_if_stopped("nothing was written"), RowProgress(errors_console(), "scoring", count) as progress:
-        service.run(progress)
-    print(f"{name}: {count} records scored" + ("" if out is None else f"; the scores are in {out}"))
+    with told_if_stopped("nothing was written"), team_of_prediction(config, name) as team, telling(team):
+        service = prepare_prediction(config, name, files, notify=silent if team.rank else tell, team=team)
+        for column, rows in service.scored.unknown.items():
+            tell(f"{column}: {rows} records have a value that training did not know")
+        console = Console(quiet=True) if team.rank else errors_console()
+        with RowProgress(console, "scoring", service.scored.data.test.count) as progress:
+            service.run(progress)
+    if team.rank == 0:  # which tells what all have done
+        scores = "" if files.out is None else f"; the scores are in {files.out}"
+        print(f"{name}: {service.parts} records scored{scores}")
 
 
 def _score_for_others(config: ExperimentConfig) -> None:

@@ -421,7 +421,7 @@ def test_dummies_of_a_padded_alignment_have_no_score(folder: Path) -> None:
     test = replace(held.data.test, real=real)
     scored = replace(held, data=replace(held.data, test=test), names=held.names.filter(real.numpy()))
 
-    assert run_all(replace(service, scored=scored), prepared("telecom")) == []
+    assert run_all(replace(service, scored=scored, names=scored.names), prepared("telecom")) == []
 
     found = pd.read_csv("scores.csv")
     assert found["customer"].tolist() == [f"c{number + 300}" for number in range(60) if number % 3]

@@ -1,0 +1,181 @@
+"""A prediction by the workers of a party: each scores a part of the records, and worker 0 has all scores in the end.
+
+Worker i scores with worker i of every other party, over a link of its own. What is counted for the records, and where
+their scores go, is worker 0's business; the others wait for it before anything of a record leaves them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from splitvfl.app.workers import part_of
+from splitvfl.config.sections import ExperimentConfig
+from splitvfl.data.new_records import NewRecords
+from splitvfl.data.shards import lie_apart, shard_path
+from splitvfl.errors import ConfigError, PrivacyError
+from splitvfl.exchange.scoring import ACTIVE
+from splitvfl.party.party import Tally
+from splitvfl.team.team import Team
+
+
+def check_scored_by_workers(config: ExperimentConfig, *, promised: bool) -> None:
+    """Refuse a prediction that several workers cannot make: where something is agreed on for all records at once.
+
+    Args:
+        config: The party's file.
+        promised: Whether noise was calculated for the training, of which predictions take their part.
+
+    Raises:
+        ConfigError: If it is one.
+    """
+    refused = {
+        "prediction.scores_by": (config.scorer != config.active, f"it adds up parts of all records; write {ACTIVE}"),
+        f"exchange: {config.exchange.name}": (config.exchange.factory.hides_parts, "masks are of all records together"),
+        "prediction.score_noise": (config.memoised_scores, "its key is kept beside one worker's ledger"),
+        "prediction.direction_by": (config.prediction.direction_by is not None, "it was not tried"),
+        "exchange.noise": (promised, "what the training put by for predictions is counted by one process"),
+    }
+    for key, (asked, why) in refused.items():
+        if asked:
+            raise ConfigError(
+                f"{config.source}: {key}: records are not scored by several workers with it: {why}; start splitvfl "
+                "predict as one process, without torchrun"
+            )
+
+
+def own_file(records: Path | None, team: Team) -> Path | None:
+    """Return the file of a worker's own records: its number stands for ``{worker}``, if that is in the path.
+
+    Raises:
+        ConfigError: If there is no worker whose number it could be.
+    """
+    if records is None or not lie_apart(str(records)):
+        return records
+    if team.size == 1:
+        raise ConfigError(
+            f"--records: {records}: {{worker}} stands for the number of one of several workers, and this is one "
+            "process; name one file, or start as many workers as there are files"
+        )
+    return shard_path(str(records), team.rank)
+
+
+@dataclass(frozen=True, eq=False)
+class TeamRecords:
+    """The records of a prediction, as one worker has them.
+
+    Attributes:
+        own: Those that it scores.
+        names: What all records of all workers are called, in their order, at worker 0; at the others those of its own.
+        parts: How many parts leave all workers, at worker 0: dummies are no names, and are scored too.
+    """
+
+    own: NewRecords
+    names: pa.Array
+    parts: int
+
+
+def records_of_team(scored: NewRecords, team: Team, *, apart: bool) -> TeamRecords:
+    """Return which of the records a worker scores.
+
+    Args:
+        scored: What it has read.
+        team: The workers.
+        apart: Whether the others have read other files. Else all have read the same, and each takes its part.
+
+    Raises:
+        TeamError: If a worker could not go on.
+    """
+    if team.size == 1:
+        return TeamRecords(scored, scored.names, scored.data.test.count)
+    if not apart:
+        return TeamRecords(_part(scored, part_of(scored.data.test.count, team)), scored.names, scored.data.test.count)
+    counts = [int(count) for count in team.collect(str(scored.data.test.count).encode())]
+    names = team.gather(torch.frombuffer(bytearray(_written(scored.names)), dtype=torch.uint8))
+    every = scored.names if names is None else pa.concat_arrays([_read(one.numpy().tobytes()) for one in names])
+    return TeamRecords(scored, every, sum(counts))
+
+
+def _part(scored: NewRecords, places: range) -> NewRecords:
+    """Return some of the records, which follow one another."""
+    test = scored.data.test
+    index = torch.arange(places.start, places.stop)
+    real = None if test.real is None else test.real[index]
+    before = places.start if test.real is None else int(test.real[: places.start].sum())
+    count = len(places) if real is None else int(real.sum())
+    own = replace(test, ids=test.ids[index], columns=test.columns.rows(index), labels=None, real=real)
+    return replace(scored, data=replace(scored.data, test=own), names=scored.names.slice(before, count))
+
+
+def _written(names: pa.Array) -> bytes:
+    sink = pa.BufferOutputStream()
+    table = pa.table([names], names=["name"])
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
+
+
+def _read(content: bytes) -> pa.Array:
+    column = pa.ipc.open_stream(content).read_all().column(0)
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+class TeamTally:
+    """What counts the records of all workers, once: worker 0 does, and the others wait for it.
+
+    Args:
+        team: The workers.
+        records: How many parts may leave this one.
+        counted: At worker 0: counts the records of all of them; else ``None``.
+    """
+
+    def __init__(self, team: Team, records: int, counted: Tally | None) -> None:
+        self._team, self._records, self._counted = team, records, counted
+        self._begun, self._left = False, 0
+
+    def begin(self) -> None:
+        """Count them, or wait until they are counted, before anything of a record leaves; called at every beginning.
+
+        What leaves when a link was mended is what left before.
+
+        Raises:
+            LimitError: At worker 0, if a limit is reached.
+            TeamError: At the others, then.
+        """
+        if not self._begun:
+            if self._counted is not None:
+                self._counted.begin()
+            self._team.collect(b"counted")
+            self._begun = True
+        self._left = self._records
+
+    def leaving(self, records: int) -> None:
+        """Let parts of so many records go.
+
+        Raises:
+            PrivacyError: If they were not counted.
+        """
+        if records > self._left:
+            raise PrivacyError(f"parts of {records} records were to leave, and {self._left} of them are counted")
+        self._left -= records
+
+
+def scores_of_all(scores: Tensor | None, team: Team) -> Tensor | None:
+    """Return the scores of all workers, in the order of their records, at worker 0, when all have done their parts.
+
+    Args:
+        scores: This worker's; ``None``: a party that gets none.
+        team: The workers.
+
+    Raises:
+        TeamError: If a worker could not score its part.
+    """
+    if scores is None:
+        team.collect(b"done")
+        return None
+    return team.whole(scores)
