@@ -90,6 +90,13 @@ PAGES: Mapping[str, Page] = {
             "splitvfl ingest new.parquet --like tables --out new-tables",
         ),
     ),
+    "shard": Page(
+        PARTNERS,
+        (
+            "splitvfl shard 'people-*.csv.gz' --id customer --shards 8 --out sharded",
+            "splitvfl shard people.csv --id customer --shards 8 --text customer,postcode",
+        ),
+    ),
     "certs": Page(PARTNERS, ("splitvfl certs bank telecom --host telecom=telecom.example",)),
     "align": Page(
         PARTNERS,

@@ -132,6 +132,51 @@ def _only_with_like(context: typer.Context) -> None:
         raise ConfigError(f"{flags}: settled when the tables that --like names were ingested; leave it out")
 
 
+def shard(
+    files: Annotated[
+        list[str], typer.Argument(help="CSV, TSV (also .gz, .zst), Parquet and Arrow files, of the same columns.")
+    ],
+    id_column: Annotated[str, typer.Option("--id", help="Column that names the records; it decides.")],
+    shards: Annotated[int, typer.Option(help="Into how many; all parties must say the same.")],
+    out: Annotated[Path, typer.Option(help="The folder to be made.")] = Path("sharded"),
+    fold_case: Annotated[
+        bool, typer.Option("--fold-case", help="Letter case of ids does not count, as for `align`.")
+    ] = False,
+    text: Annotated[str, typer.Option(help="Columns of CSV files to keep as text whatever they look like.")] = "",
+    drop: Annotated[str, typer.Option(help="Columns to leave out. Lists are names and patterns, by comma.")] = "",
+    names: Annotated[str | None, typer.Option(help="Column names of CSV files without a header line.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace earlier shards in the same folder.")] = False,
+) -> None:
+    """Divide the records of files of any size into shards, alike at all parties: one file for each machine."""
+    from splitvfl.app.console import IngestProgress
+    from splitvfl.data.ingest.words import names_of
+    from splitvfl.data.shard_words import described
+    from splitvfl.data.shard_writing import shard as divide
+
+    with (
+        settings_written(as_flag),
+        told_if_stopped(f"nothing was written to {out}"),
+        IngestProgress(errors_console()) as progress,
+    ):
+        done = divide(
+            files,
+            out,
+            id_column=id_column,
+            shards=shards,
+            case="folded" if fold_case else "kept",
+            text_columns=text,
+            drop=drop,
+            header=names_of(names),
+            overwrite=overwrite,
+            progress=progress,
+        )
+    for line in described(done):
+        print(line)
+    folded = ["--fold-case"] if fold_case else []
+    example = command_line("align", out / "shard-0.parquet", "--id", id_column, *folded)
+    next_steps(f"{example} --as NAME ...   (with shard 0 of every party, and so on)")
+
+
 def clicks(
     rows: Annotated[int, typer.Option(help="How many.")],
     out: Annotated[Path, typer.Option(help="The file: .parquet, .csv, .csv.gz or .csv.zst.")] = Path("clicks.parquet"),

@@ -62,6 +62,11 @@ class TypedSource(ABC):
         types = {name: self._schema.field(name).type for name in columns}
         return {name: kind_of(name, kind, self.name) for name, kind in types.items() if not pa.types.is_null(kind)}
 
+    def type_of(self, column: str) -> pa.DataType:
+        """Return the type of a column; of a dictionary's that of what it stands for."""
+        kind = self._schema.field(column).type
+        return kind.value_type if pa.types.is_dictionary(kind) else kind
+
     def table(self, text: Collection[str]) -> pa.Table:
         """Return all rows and columns, of the types that they have there.
 

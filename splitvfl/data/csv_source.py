@@ -157,6 +157,10 @@ class CsvSource:
         Raises:
             DataError: If a line is ragged, is not UTF-8, or holds a cell that is not of the type asked for.
         """
+        yield from self.as_they_look(types)
+
+    def as_they_look(self, types: Mapping[str, pa.DataType | None]) -> Iterator[Chunk]:
+        """Yield the same; a column without a type has in every chunk the one that its cells there look like."""
         for block in self._blocks():
             table = self._table(block, types)
             yield Chunk(

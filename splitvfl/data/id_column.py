@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -67,9 +67,9 @@ def read_digests(source: object, column: str, *, case: Case = "kept", called: st
             there twice; both places are named.
     """
     sources = open_all(source, called=called)
-    _check_column(sources, column)
+    check_id_column(sources, column)
     types = {column: pa.string()}
-    parts = [_chunk_digests(chunk, column, case) for chunk in chunks(sources, types)]
+    parts = [b"".join(map(id_digest, names_in(chunk, column, case))) for chunk in chunks(sources, types)]
     data = b"".join(parts)
     parts.clear()
     if not data:
@@ -77,16 +77,26 @@ def read_digests(source: object, column: str, *, case: Case = "kept", called: st
     digests = np.frombuffer(data, np.uint8).reshape(-1, DIGEST_BYTES)
     repeat = first_repeat(digests)
     if repeat is not None:
-        (place, value), (other_place, other) = cells_at(sources, column, pa.string(), repeat)
-        same = repr(other) if value == other else f"{other!r}, which is {value!r} once normalised,"
-        raise DataError(
-            f"{other_place}, column {column!r}: id {same} is there already in {place}; ids must differ: take "
-            "all but one out"
-        )
+        raise repeated_id(sources, column, repeat)
     return digests
 
 
-def _check_column(sources: Sequence[Source], column: str) -> None:
+def repeated_id(sources: Sequence[Source], column: str, rows: Sequence[int]) -> DataError:
+    """Return the error that two rows, ascending and counted over all files, have the same id; both are looked up."""
+    (place, value), (other_place, other) = cells_at(sources, column, pa.string(), rows)
+    same = repr(other) if value == other else f"{other!r}, which is {value!r} once normalised,"
+    return DataError(
+        f"{other_place}, column {column!r}: id {same} is there already in {place}; ids must differ: take all but one "
+        "out"
+    )
+
+
+def check_id_column(sources: Sequence[Source], column: str) -> None:
+    """Check that every file has a column that can name records.
+
+    Raises:
+        DataError: If one has not, or it holds neither whole numbers nor text there.
+    """
     for source in sources:
         where = source.name
         if column not in source.names:
@@ -101,14 +111,22 @@ def _check_column(sources: Sequence[Source], column: str) -> None:
             )
 
 
-def _chunk_digests(chunk: Chunk, column: str, case: Case) -> bytes:
-    digests = []
-    for row, cell in enumerate(chunk.columns[column].to_pylist()):
+def names_in(chunk: Chunk, column: str, case: Case) -> Iterator[str]:
+    """Yield the id of each row as all parties write it.
+
+    Args:
+        chunk: Rows; the column is of text or of whole numbers.
+        column: The id column.
+        case: Whether letter case counts.
+
+    Raises:
+        DataError: If one is missing or empty, with its place.
+    """
+    for row, cell in enumerate(chunk.columns[column].cast(pa.string()).to_pylist()):
         name = "" if cell is None else normalised(cell, case)
         if not name:
             raise DataError(f"{chunk.place(row)}, column {column!r}: there is no id")
-        digests.append(id_digest(name))
-    return b"".join(digests)
+        yield name
 
 
 def first_repeat(rows: npt.NDArray[np.uint8]) -> tuple[int, int] | None:
