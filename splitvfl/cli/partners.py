@@ -64,6 +64,12 @@ def align(
     mode: Annotated[str, typer.Option(help="Who learns what: both, size-only or padded.")] = "both",
     padding: Annotated[float, typer.Option(help="Dummies per common record, in mode padded.")] = 0.0,
     fold_case: Annotated[bool, typer.Option("--fold-case", help="Letter case of ids does not count.")] = False,
+    buckets: Annotated[
+        int,
+        typer.Option(
+            help="Divide ids into so many parts, aligned one by one: for millions of them, and to go on after a break."
+        ),
+    ] = 1,
     certificates: Annotated[Path, typer.Option(help="Folder with ca.pem, NAME.pem and NAME.key.")] = Path("certs"),
     identity: Annotated[
         list[str] | None,
@@ -90,6 +96,7 @@ def align(
             mode=mode,  # type: ignore[arg-type]  # checked there
             padding=padding,
             case="folded" if fold_case else "kept",
+            buckets=buckets,
         ),
         files=tuple(files),
         id_column=id_column,
@@ -101,7 +108,8 @@ def align(
         meeting_s=wait,
         overwrite=overwrite,
     )
-    with told_if_stopped("nothing was written"), AlignProgress(errors_console()) as progress:
+    kept = "nothing was written" if buckets == 1 else "buckets that are done are kept; go on with the same command"
+    with told_if_stopped(kept), AlignProgress(errors_console()) as progress:
         found = run_alignment(job, notify=progress.tell, progress=progress)
     for line in described(job, found):
         print(line)

@@ -104,6 +104,9 @@ _SLICE = 2048
 _VERSION = 2
 _MOST_PADDING = 100.0
 
+MOST_BUCKETS = 1 << 12
+"""Into how many buckets ids are divided at most."""
+
 _Result = TypeVar("_Result")
 _Part = Generator[Outbox, Inbox, _Result]
 
@@ -117,7 +120,9 @@ class Terms:
         mode: ``"both"``, ``"size-only"`` or ``"padded"``; see :mod:`splitvfl.exchange.psi`.
         padding: Dummies per common record, in (0, 100]; for the mode ``"padded"`` only.
         case: Whether letters of ids are ``"kept"`` as they are, or ``"folded"``, so that case does not count.
-        most_records: Parties with more records are refused. 32 bytes are held for each record of a peer.
+        most_records: Parties with more records are refused. 32 bytes are held for each record of a peer, of one bucket.
+        buckets: Into how many parts ids are divided by their hash, each intersected by itself:
+            :mod:`splitvfl.exchange.psi_buckets`. 1: none.
 
     Raises:
         ArgumentError: If a setting is out of its range, or padding and mode do not go together.
@@ -128,6 +133,7 @@ class Terms:
     padding: float = 0.0
     case: Case = "kept"
     most_records: int = 1 << 24
+    buckets: int = 1
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -145,6 +151,13 @@ class Terms:
             raise ArgumentError(f"padding {self.padding} is for mode padded, and the mode is {self.mode}")
         if self.most_records < 1:
             raise ArgumentError(f"expected most_records from 1, got {self.most_records}")
+        if not 1 <= self.buckets <= MOST_BUCKETS:
+            raise ArgumentError(f"expected buckets from 1 to {MOST_BUCKETS}, got {self.buckets}")
+        if self.buckets > 1 and self.mode == "size-only":
+            raise ArgumentError(
+                f"mode size-only tells how many records are common, and with {self.buckets} buckets would tell it of "
+                "each of them; take one bucket"
+            )
 
     def agreed(self) -> dict[str, object]:
         """Return what is compared, in the words in which a difference is reported."""
@@ -155,6 +168,7 @@ class Terms:
             "padding": self.padding,
             "letter case of ids": self.case,
             "most records": self.most_records,
+            **({} if self.buckets == 1 else {"buckets": self.buckets}),
         }
 
 
@@ -224,8 +238,58 @@ def align(
     """
     _check(party, peers, digests, terms)
     check_library()
+    if terms.buckets > 1:
+        raise ArgumentError(f"{terms.buckets} buckets are intersected one by one, and not as one set")
+    return _introduced(party, tuple(peers), digests, terms, threads, progress)
+
+
+def _introduced(
+    name: str,
+    peers: tuple[str, ...],
+    digests: Digests,
+    terms: Terms,
+    threads: int | None,
+    progress: AlignmentProgress | None,
+) -> Half:
+    """Compare the terms, tell each other how many records there are, and intersect."""
+    yield from agreement(name, peers, terms.agreed())
+    inbox = yield from swap(name, "records", dict.fromkeys(peers, _number(len(digests))))
+    sizes = {peer: _read_number(inbox[peer], range(1, terms.most_records + 1)) for peer in peers}
+    return (yield from intersection(name, peers, digests, sizes, terms, threads=threads, progress=progress))
+
+
+def intersection(
+    name: str,
+    peers: tuple[str, ...],
+    digests: Digests,
+    sizes: Mapping[str, int],
+    terms: Terms,
+    *,
+    threads: int | None = None,
+    progress: AlignmentProgress | None = None,
+    taken: Rows | None = None,
+) -> Half:
+    """Return one party's half of the intersection of one set with each peer, when terms and sizes are known.
+
+    Args:
+        name: The party's name.
+        peers: As for :func:`align`.
+        digests: As for :func:`align`.
+        sizes: How many records each peer has.
+        terms: What was agreed on.
+        threads: As for :func:`align`.
+        progress: As for :func:`align`.
+        taken: Ids that are given to records of other sets already; then nothing need be common. ``None``: this is the
+            only set, and something must be.
+
+    Raises:
+        DataError: If nothing is common, and something must be.
+        ProtocolError: As for :func:`align`.
+    """
     work = _Work(peers, digests, threads or os.cpu_count() or 1, progress)
-    return (_active if party == terms.active else _passive)(party, tuple(peers), work, terms)
+    work.total += sum(sizes.values())
+    half = _active if name == terms.active else _passive
+    return half(name, peers, work, terms, dict(sizes), taken)
 
 
 def _check(party: str, peers: Sequence[str], digests: Digests, terms: Terms) -> None:
@@ -297,17 +361,24 @@ def random_order(count: int) -> Rows:
     return np.argsort(np.frombuffer(secrets.token_bytes(8 * count), np.uint64), kind="stable")
 
 
-def random_ids(count: int) -> Rows:
-    """Return different random numbers from 0 to 2⁶³ − 1, ascending, drawn from the operating system."""
+def random_ids(count: int, taken: Rows | None = None) -> Rows:
+    """Return different random numbers from 0 to 2⁶³ − 1, ascending, drawn from the operating system.
+
+    Args:
+        count: How many.
+        taken: Numbers that are not to be among them.
+    """
     drawn: Rows = np.zeros(0, np.int64)
     while len(drawn) < count:
         more = np.frombuffer(secrets.token_bytes(8 * (count - len(drawn))), np.uint64) >> np.uint64(1)
         drawn = np.union1d(drawn, more.astype(np.int64))
+        drawn = drawn if taken is None else np.setdiff1d(drawn, taken, assume_unique=True)
     return drawn
 
 
-def _active(name: str, passives: tuple[str, ...], work: _Work, terms: Terms) -> Half:
-    sizes = yield from _introduce(name, passives, work, terms)
+def _active(
+    name: str, passives: tuple[str, ...], work: _Work, terms: Terms, sizes: dict[str, int], taken: Rows | None
+) -> Half:
     theirs = yield from _exchange_points(name, sizes, work, terms)
     answers = yield from _receive_answers(passives, len(work.digests))
     matches = {
@@ -320,20 +391,24 @@ def _active(name: str, passives: tuple[str, ...], work: _Work, terms: Terms) -> 
         return Overlap(sizes=everybody, shared=shared)
     held, places = _joined(matches, len(work.digests))
     common = len(held)
-    if common:
-        # Rounded down, few common records would get no dummy at all.
-        held, places = _padded(held, places, matches, sizes, math.ceil(terms.padding * common))
-    ids = random_ids(len(held))
+    # Rounded down, few common records would get no dummy at all; and of several sets, one without any that is common
+    # would be seen to have none.
+    wanted = max(math.ceil(terms.padding * common), int(terms.padding > 0))
+    if common or taken is not None:
+        held, places = _padded(held, places, matches, sizes, wanted)
+    ids = random_ids(len(held), taken)
     yield Outbox(send=tuple(_message(name, passive, "common", _number(len(ids))) for passive in passives))
-    _check_common(name, passives, common)
+    if taken is None:
+        check_common(name, passives, common)
     yield from _send_order(name, {passive: np.stack([place, ids], axis=1) for passive, place in places.items()})
-    yield from _confirm(name, passives, ids)
+    yield from confirm(name, passives, ids)
     return Aligned(rows=held, ids=ids, digest=order_digest(ids), sizes=everybody, shared=shared)
 
 
-def _passive(name: str, peers: tuple[str, ...], work: _Work, terms: Terms) -> Half:
+def _passive(
+    name: str, peers: tuple[str, ...], work: _Work, terms: Terms, sizes: dict[str, int], taken: Rows | None
+) -> Half:
     (active,) = peers
-    sizes = yield from _introduce(name, peers, work, terms)
     theirs = yield from _exchange_points(name, sizes, work, terms)
     answers = theirs.pop(active)
     if terms.mode == "size-only":
@@ -346,25 +421,17 @@ def _passive(name: str, peers: tuple[str, ...], work: _Work, terms: Terms) -> Ha
     common = yield from _receive_number(active, "common", range(most + 1))
     if terms.mode == "size-only":
         return Overlap(sizes=everybody, shared={active: common})
-    _check_common(name, peers, common)
+    if taken is None:
+        check_common(name, peers, common)
     positions, ids = yield from _receive_order(active, common, len(work.digests))
-    yield from _confirm(name, peers, ids)
+    yield from confirm(name, peers, ids)
     return Aligned(rows=work.pairs[active].row_of[positions], ids=ids, digest=order_digest(ids), sizes=everybody)
-
-
-def _introduce(name: str, peers: tuple[str, ...], work: _Work, terms: Terms) -> _Part[dict[str, int]]:
-    """Compare the terms, and tell each other how many records there are."""
-    yield from agreement(name, peers, terms.agreed())
-    inbox = yield from _swap(name, "records", dict.fromkeys(peers, _number(len(work.digests))))
-    sizes = {peer: _read_number(inbox[peer], range(1, terms.most_records + 1)) for peer in peers}
-    work.total += sum(sizes.values())
-    return sizes
 
 
 def _agree_on_contexts(name: str, peers: Sequence[str], work: _Work, terms: Terms) -> _Part[dict[str, bytes]]:
     """Exchange nonces, and return the context of each pair."""
     nonces = {peer: np.frombuffer(work.pairs[peer].nonce, np.uint8) for peer in peers}
-    inbox = yield from _swap(name, "nonce", nonces)
+    inbox = yield from swap(name, "nonce", nonces)
     contexts = {}
     for peer in peers:
         own, other = work.pairs[peer].nonce, inbox[peer].payload.numpy().tobytes()
@@ -458,7 +525,12 @@ def _padded(
     }
 
 
-def _check_common(name: str, peers: tuple[str, ...], common: int) -> None:
+def check_common(name: str, peers: tuple[str, ...], common: int) -> None:
+    """Check that any record is common.
+
+    Raises:
+        DataError: If none is.
+    """
     if common == 0:
         raise DataError(
             f"{name} has no record in common with {' and '.join(peers)}; is the id column the same, and are ids "
@@ -481,27 +553,27 @@ def _receive_order(active: str, count: int, own: int) -> _Part[tuple[Rows, Rows]
     Raises:
         ProtocolError: If a position is none, or comes twice, or ids do not ascend from 0.
     """
-    parts: list[Rows] = []
+    parts: list[Rows] = [np.empty((0, 2), np.int64)]
     for number, piece in enumerate(_pieces(count, PIECE_ENTRIES)):
         shape = (piece.stop - piece.start, 2)
         inbox = yield Outbox(wait=(Expected(active, "order", number, (torch.int64,), shape),))
         parts.append(inbox[active].payload.numpy())
     positions, ids = (np.ascontiguousarray(column) for column in np.concatenate(parts).T)
-    if positions.min() < 0 or positions.max() >= own or len(np.unique(positions)) < count:
+    if ((positions < 0) | (positions >= own)).any() or len(np.unique(positions)) < count:
         raise ProtocolError(f"{active} sent an order that names records of which there is none, or one twice")
-    if ids[0] < 0 or (ids[1:] <= ids[:-1]).any():
+    if (ids < 0).any() or (ids[1:] <= ids[:-1]).any():
         raise ProtocolError(f"{active} sent an order whose ids do not ascend from 0")
     return positions, ids
 
 
-def _confirm(name: str, peers: tuple[str, ...], ids: Rows) -> _Part[None]:
+def confirm(name: str, peers: tuple[str, ...], ids: Rows) -> _Part[None]:
     """Compare digests of the order that each party ends with.
 
     Raises:
         ProtocolError: If one differs.
     """
     digest = np.frombuffer(bytes.fromhex(order_digest(ids)), np.uint8)
-    inbox = yield from _swap(name, "digest", dict.fromkeys(peers, digest))
+    inbox = yield from swap(name, "digest", dict.fromkeys(peers, digest))
     for peer in peers:
         if not np.array_equal(inbox[peer].payload.numpy(), digest):
             raise ProtocolError(f"{name} and {peer} did not end with the same order of records; align again")
@@ -537,7 +609,7 @@ def _number(value: int) -> Rows:
     return np.array([value], np.int64)
 
 
-def _swap(name: str, kind: str, told: Mapping[str, Points | Rows]) -> _Part[Inbox]:
+def swap(name: str, kind: str, told: Mapping[str, Points | Rows]) -> _Part[Inbox]:
     """Tell each peer something, and return what each tells in turn, which has the same form."""
     sent = tuple(_message(name, peer, kind, rows) for peer, rows in told.items())
     forms = [(one.receiver, one.payload.dtype, tuple(one.payload.shape)) for one in sent]

@@ -7,17 +7,22 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from splitvfl.data.alignment import AlignmentSchema, check_alignment_target, write_alignment
 from splitvfl.data.id_column import fingerprint, read_digests
 from splitvfl.data.schema import Role
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.psi import Aligned, AlignmentProgress, Mode, Overlap, Terms, align
+from splitvfl.exchange.psi_buckets import align_in_buckets
+from splitvfl.messaging.conversation import Half
 from splitvfl.net.driver import drive
 from splitvfl.net.frames import Hello
 from splitvfl.net.meeting import Meeting, Partner
 from splitvfl.net.tls import Credentials, identities
+from splitvfl.run.bucket_folder import BucketFolder, folder_of_buckets
+from splitvfl.system.folder_lock import locked
+from splitvfl.system.private_folder import private_folder
 
 RUN = "alignment"
 """What links of an alignment say they are for; one for a training run is refused."""
@@ -105,18 +110,48 @@ def run_alignment(
     """
     if job.out is not None:
         check_alignment_target(job.out, overwrite=job.overwrite)
+    if job.terms.buckets > 1:
+        return _run_in_buckets(job, notify, progress)
     digests = read_digests(job.files, job.id_column, case=job.terms.case)
     notify(f"{len(digests):,} records, column {job.id_column!r}")
     half = align(job.party, tuple(job.peers), digests, job.terms, progress=progress)
     source = fingerprint(digests)
     del digests
-    with _meeting(job, notify) as meeting, meeting.meet() as links:
-        # The active party says nothing before everybody is there: as long as it waits for them, the others wait for it.
-        patience = job.message_s if job.role == "active" else max(job.meeting_s, job.message_s)
-        found: Aligned | Overlap = drive(half, party=job.party, links=links, timeout=job.message_s, patience=patience)
+    found: Aligned | Overlap = _talked(job, half, notify)
     if isinstance(found, Aligned):
         _write(job, found, source)
     return found
+
+
+def _run_in_buckets(job: AlignmentJob, notify: Callable[[str], None], progress: AlignmentProgress | None) -> Aligned:
+    """Align bucket by bucket; what is done stays when it is broken off, and the same command goes on."""
+    assert job.out is not None, "the mode writes an order"
+    folder = folder_of_buckets(job.out)
+    private_folder(folder)
+    with locked(folder / "buckets"):
+        store = BucketFolder(
+            folder,
+            job.files,
+            job.id_column,
+            case=job.terms.case,
+            buckets=job.terms.buckets,
+            terms={"party": job.party, "peers": sorted(job.peers), "terms": job.terms.agreed()},
+            overwrite=job.overwrite,
+        )
+        notify(f"{int(store.sizes.sum()):,} records, column {job.id_column!r}, in {job.terms.buckets} buckets")
+        half = align_in_buckets(job.party, tuple(job.peers), store, job.terms, progress=progress, notify=notify)
+        found: Aligned = _talked(job, half, notify)
+        _write(job, found, store.fingerprint)
+        store.remove()
+    return found
+
+
+def _talked(job: AlignmentJob, half: Half, notify: Callable[[str], None]) -> Any:
+    """Meet the others, and return what comes of a half of the alignment."""
+    with _meeting(job, notify) as meeting, meeting.meet() as links:
+        # The active party says nothing before everybody is there: as long as it waits for them, the others wait for it.
+        patience = job.message_s if job.role == "active" else max(job.meeting_s, job.message_s)
+        return drive(half, party=job.party, links=links, timeout=job.message_s, patience=patience)
 
 
 def peers_of(texts: Sequence[str]) -> dict[str, str | None]:
