@@ -15,6 +15,7 @@ Run ``python -m scripts.bench.alignment [--quick] [--json OUT]``; it needs the d
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -52,25 +53,42 @@ DATA = {
 
 
 @dataclass(frozen=True)
-class _Aligned:
+class Aligned:
+    """What an alignment of two parties took.
+
+    Attributes:
+        seconds: Wall time.
+        cpu_seconds: CPU time of both.
+        peak_mib: Peak resident size of the larger one.
+    """
+
     seconds: float
+    cpu_seconds: float
     peak_mib: float
 
 
-def _align(folder: Path, records: int) -> _Aligned:
+def align_on_loopback(folder: Path, records: int, *more: str) -> Aligned:
+    """Align so many ids a side, half of them common, in two processes.
+
+    Args:
+        folder: Where all files go.
+        records: How many.
+        more: Further options of the command, alike at both.
+    """
     files = {"bank": _people(folder, "bank", 0, records), "telecom": _people(folder, "telecom", records // 2, records)}
     _run("certs", *files, "--out", "certs", folder=folder)
     address = f"127.0.0.1:{_free_port()}"
     ways = {"bank": ("--peer", f"telecom={address}"), "telecom": ("--listen", address)}
     begun = time.monotonic()
-    running = [_start(folder, name, path, *ways[name]) for name, path in files.items()]
+    running = [_start(folder, name, path, *ways[name], *more) for name, path in files.items()]
     try:
-        peaks = [_peak_mib(process) for process in running]
+        used = [_used(process) for process in running]
     finally:
         for process in running:
             process.kill()
             process.wait()
-    return _Aligned(time.monotonic() - begun, max(peaks))
+    seconds, unit = time.monotonic() - begun, 1 << 20 if sys.platform == "darwin" else 1 << 10
+    return Aligned(seconds, sum(one.ru_utime + one.ru_stime for one in used), max(one.ru_maxrss for one in used) / unit)
 
 
 def _start(folder: Path, name: str, path: Path, *way: str) -> subprocess.Popen[bytes]:
@@ -78,8 +96,8 @@ def _start(folder: Path, name: str, path: Path, *way: str) -> subprocess.Popen[b
     return subprocess.Popen(_command(*own, *way), cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
-def _peak_mib(process: subprocess.Popen[bytes]) -> float:
-    """Wait for a process to end, and return its peak resident size."""
+def _used(process: subprocess.Popen[bytes]) -> resource.struct_rusage:
+    """Wait for a process to end, and return what it used."""
     assert process.stderr is not None
     said = process.stderr.read()
     _, status, used = os.wait4(process.pid, 0)
@@ -87,7 +105,7 @@ def _peak_mib(process: subprocess.Popen[bytes]) -> float:
     process.stderr.close()
     if process.returncode:
         raise RuntimeError(f"aligning failed: {said.decode()}")
-    return used.ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+    return used
 
 
 def _people(folder: Path, name: str, first: int, count: int) -> Path:
@@ -179,7 +197,7 @@ def measure(quick: bool) -> list[Result]:
 
 def _alignment_results(records: int) -> list[Result]:
     with tempfile.TemporaryDirectory() as folder:
-        found = _align(Path(folder), records)
+        found = align_on_loopback(Path(folder), records)
     what, note = f"aligning {records:,} ids a side", "1 run, two processes, mutual TLS on loopback"
     return [
         Result(what, found.seconds, "s", TARGET_S.get(records), note=note),
