@@ -78,6 +78,26 @@ class Team(ABC):
         return None if parts is None else torch.cat(parts)
 
     @abstractmethod
+    def exchange(
+        self, rows: Tensor, counts: Sequence[int], awaited: Sequence[int] | None = None
+    ) -> tuple[Tensor, list[int]]:
+        """Give every worker the rows that this one has for it, and return those that all have for this one.
+
+        Args:
+            rows: One behind the other those for worker 0, 1, …; of one dtype at all workers, and of one shape but for
+                the first dimension.
+            counts: How many of them are for each worker; for itself too.
+            awaited: How many each worker has for this one, at all workers or at none; ``None``: they tell each other
+                before.
+
+        Returns:
+            The rows of worker 0, 1, … for this one, one behind the other, and how many are of each.
+
+        Raises:
+            TeamError: If a worker could not go on, or is gone.
+        """
+
+    @abstractmethod
     def share(self, tensors: Sequence[Tensor]) -> None:
         """Overwrite these tensors with those of worker 0.
 
@@ -132,6 +152,12 @@ class Alone(Team):
         assert parts is not None, "worker 0 has them"
         (part,) = parts
         return part
+
+    def exchange(
+        self, rows: Tensor, counts: Sequence[int], awaited: Sequence[int] | None = None
+    ) -> tuple[Tensor, list[int]]:
+        """Return the rows as they are."""
+        return rows, list(counts)
 
     def share(self, tensors: Sequence[Tensor]) -> None:
         """Leave them as they are."""

@@ -22,7 +22,7 @@ from splitvfl.team.team import Team
 _T = TypeVar("_T")
 
 # What a worker says before an operation: which it is about to take part in, or that it cannot go on.
-_CANNOT, _CANNOT_EVER, _ADDS_UP, _GATHERS, _SCATTERS, _SHARES, _COLLECTS = range(7)
+_CANNOT, _CANNOT_EVER, _ADDS_UP, _GATHERS, _SCATTERS, _EXCHANGES, _SHARES, _COLLECTS = range(8)
 _STOP: Final = 16
 _REASON_BYTES: Final = 500
 # How long a worker looks for the others without a pause, and how long a pause is.
@@ -111,6 +111,12 @@ class Workers(Team):
     def scatter(self, parts: Sequence[Tensor] | None, rows: int) -> Tensor:
         """Return this worker's part of what worker 0 has."""
         return self._in_step(_SCATTERS, lambda: self._scattered(parts, rows))
+
+    def exchange(
+        self, rows: Tensor, counts: Sequence[int], awaited: Sequence[int] | None = None
+    ) -> tuple[Tensor, list[int]]:
+        """Give every worker the rows that this one has for it, and return those that all have for this one."""
+        return self._in_step(_EXCHANGES, lambda: self._exchanged(rows, counts, awaited))
 
     def share(self, tensors: Sequence[Tensor]) -> None:
         """Overwrite these tensors with those of worker 0."""
@@ -276,6 +282,21 @@ class Workers(Team):
                 place[: len(part)] = part.detach().cpu()
         self._wait_for(dist.scatter(mine, room, src=0, group=self._group, async_op=True))
         return mine[:rows]
+
+    def _exchanged(
+        self, rows: Tensor, counts: Sequence[int], awaited: Sequence[int] | None
+    ) -> tuple[Tensor, list[int]]:
+        if awaited is None:  # before memory is taken for them
+            told = torch.empty(self.size, dtype=torch.int64)
+            asked = torch.tensor(counts, dtype=torch.int64)
+            self._wait_for(dist.all_to_all_single(told, asked, group=self._group, async_op=True))
+            awaited = told.tolist()
+        sent = rows.detach().cpu().contiguous()
+        room = sent.new_empty(sum(awaited), *sent.shape[1:])
+        self._wait_for(
+            dist.all_to_all_single(room, sent, list(awaited), list(counts), group=self._group, async_op=True)
+        )
+        return room.to(rows.device), list(awaited)
 
     def _shared(self, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:

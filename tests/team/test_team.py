@@ -111,6 +111,30 @@ def test_what_is_gathered_shared_and_collected() -> None:
         assert said == [b"worker", b"worker 1", b"worker 2"]
 
 
+def _parts(rank: int) -> list[Tensor]:
+    """What a worker has for each: other numbers of rows, none of them for some."""
+    random = torch.Generator().manual_seed(10 + rank)
+    return [torch.randn((rank * to) % 4, 2, generator=random) for to in range(SIZE)]
+
+
+def _exchange(team: Team) -> Any:
+    parts = _parts(team.rank)
+    rows, counts = team.exchange(torch.cat(parts), list(map(len, parts)))
+    # Back where they came from, by those who know how many that are.
+    back, _ = team.exchange(rows, counts, [len(part) for part in parts])
+    none, _ = team.exchange(torch.empty(0, dtype=torch.int32), [0] * team.size)
+    return rows.numpy(), counts, torch.equal(back, torch.cat(parts)), none.numpy()
+
+
+def test_every_worker_gets_what_all_have_for_it_and_no_more() -> None:
+    for rank, (rows, counts, came_back, none) in enumerate(together(_exchange)):
+        expected = [_parts(sender)[rank] for sender in range(SIZE)]
+        assert counts == list(map(len, expected))
+        assert torch.equal(torch.from_numpy(rows), torch.cat(expected))
+        assert came_back
+        assert none.shape == (0,)
+
+
 def _go_back_once(team: Team) -> Any:
     """The first time worker 1 cannot go on, when the others add up; then all go on together."""
     told = ""
@@ -231,6 +255,9 @@ def test_a_party_of_one_process_does_nothing() -> None:
     assert total is tensor
     assert team.gather(tensor) == [tensor]
     assert team.collect(b"x") == [b"x"]
+    rows, counts = team.exchange(tensor, [2])
+    assert rows is tensor
+    assert counts == [2]
     team.refuse("nobody hears it")
     team.stopping = lambda: True
     assert team.stop_asked
