@@ -25,8 +25,8 @@ _T = TypeVar("_T")
 _CANNOT, _CANNOT_EVER, _ADDS_UP, _GATHERS, _SCATTERS, _EXCHANGES, _SHARES, _COLLECTS = range(8)
 _STOP: Final = 16
 _REASON_BYTES: Final = 500
-# How long a worker looks for the others without a pause, and how long a pause is.
-_SPIN_S, _POLL_S = 0.005, 0.001
+# How long a worker looks for the others often, how long it pauses between two looks then, and how long later.
+_OFTEN_S, _SOON_S, _POLL_S = 0.005, 0.00005, 0.001
 _VARIABLES: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -199,10 +199,10 @@ class Workers(Team):
         Raises:
             RuntimeError: If it failed: another worker is gone.
         """
-        soon = time.perf_counter() + _SPIN_S
+        soon = time.perf_counter() + _OFTEN_S
         while not work.is_completed():
-            if time.perf_counter() > soon:
-                time.sleep(_POLL_S)
+            # Without a pause gloo's own thread would wait for this one where they share a core.
+            time.sleep(_POLL_S if time.perf_counter() > soon else _SOON_S)
         work.wait()
 
     # --- what crosses
