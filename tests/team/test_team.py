@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,35 +19,7 @@ from splitvfl.team.team import Alone, Team
 from splitvfl.team.workers import Workers
 from tests.run.forked import FORKS
 from tests.run.parties import free_ports
-
-SIZE = 3
-# Longer than anything here takes on a busy machine.
-ENOUGH_S = 60.0
-
-
-def _worker(rank: int, port: int, size: int, work: Callable[[Team], Any], answers: Any) -> None:
-    torch.set_num_threads(1)
-    variables = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    os.environ |= {name: str(value) for name, value in variables.items()}
-    with Workers(size, party="shop", environment=os.environ, wait_s=ENOUGH_S) as team:
-        try:
-            answer = work(team)
-        except TeamError as error:
-            answer = error.final, str(error)
-    answers.put((rank, answer))
-
-
-def together(work: Callable[[Team], Any], *, size: int = SIZE) -> list[Any]:
-    """What each worker returns, in order; of one that is told that another cannot go on, whether for good, and why."""
-    answers, (port,) = FORKS.Queue(), free_ports(1)
-    processes = [FORKS.Process(target=_worker, args=(rank, port, size, work, answers)) for rank in range(size)]
-    for process in processes:
-        process.start()
-    found = dict(answers.get(timeout=ENOUGH_S) for _ in processes)
-    for process in processes:
-        process.join(ENOUGH_S)
-    return [found[rank] for rank in range(size)]
-
+from tests.team.together import ENOUGH_S, SIZE, together, worker
 
 def _sparse(rows: Tensor, values: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(rows, values, (5, 2), check_invariants=True)
@@ -180,7 +151,7 @@ def _one_is_gone(team: Team) -> Any:
 def test_a_worker_that_is_gone_is_noticed_and_nobody_waits_for_it() -> None:
     answers, (port,) = FORKS.Queue(), free_ports(1)
     started = time.monotonic()
-    processes = [FORKS.Process(target=_worker, args=(rank, port, 3, _one_is_gone, answers)) for rank in range(3)]
+    processes = [FORKS.Process(target=worker, args=(rank, port, 3, _one_is_gone, answers)) for rank in range(3)]
     for process in processes:
         process.start()
     found = dict(answers.get(timeout=ENOUGH_S) for _ in range(2))
