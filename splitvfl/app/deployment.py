@@ -288,6 +288,8 @@ class Deployment:
                 len(tested),
                 first=tested.start,
                 validates=bool(self._batches.all_held_out),
+                most_validation=self._batches.most_held_out,
+                most_test=-(-data.test.count // self._team.size),
             ),
             exchange=exchange,
             terms=terms_of(data, {key: agreed[key] for key in shared}),

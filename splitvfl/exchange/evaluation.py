@@ -37,6 +37,10 @@ class EvaluationPlan:
         rows: Records in a message.
         first: Position of the first of these test records: of several workers each has a part of them.
         validates: Whether records are held out, some of them at other workers perhaps. ``None``: if there are any here.
+        most_validation: Of several workers: records of the first part at the one that has most of them. All have as
+            many pieces as that one, the last of them without records where there are fewer: what they compute together,
+            they do equally often.
+        most_test: The same of test records.
     """
 
     validation: range
@@ -44,6 +48,8 @@ class EvaluationPlan:
     rows: int = 4096
     first: int = 0
     validates: bool | None = None
+    most_validation: int = 0
+    most_test: int = 0
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -53,14 +59,14 @@ class EvaluationPlan:
 
     def batches(self, party: Party) -> Iterator[tuple[str, Records]]:
         """Yield a party's records piece by piece, each with its part: ``"validation"`` before ``"test"``."""
-        for piece in _pieces(self.validation, self.rows):
+        for piece in _pieces(self.validation, self.rows, self.most_validation):
             yield "validation", party.train_batch(piece)
-        for piece in _pieces(range(self.first, self.first + self.test), self.rows):
+        for piece in _pieces(range(self.first, self.first + self.test), self.rows, self.most_test):
             yield "test", party.test_batch(piece)
 
 
-def _pieces(positions: range, rows: int) -> Iterator[Tensor]:
-    for start in range(0, len(positions), rows):
+def _pieces(positions: range, rows: int, most: int) -> Iterator[Tensor]:
+    for start in range(0, max(len(positions), most), rows):
         piece = positions[start : start + rows]
         yield torch.arange(piece.start, piece.stop, piece.step)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import overload
 
 import numpy as np
@@ -121,6 +121,12 @@ class Batches:
         self.seed = seed
         self.drop_last = drop_last
         self.block_rows = block_rows
+
+    @property
+    def most_held_out(self) -> int:
+        """Held-out records of the shard that has most of them; of one shard all."""
+        bounds = pairwise(self._bounds)
+        return max(len(_between(self.all_held_out, first, last)) for first, last in bounds)
 
     def __len__(self) -> int:
         """Number of batches in an epoch."""

@@ -252,6 +252,24 @@ def test_the_records_of_a_plan_are_made_piece_by_piece() -> None:
     assert asked == [[9, 19, 29]]
 
 
+def test_every_worker_has_as_many_pieces_as_the_one_with_most_records() -> None:
+    """The last of them without records where there are fewer; no record is left out, and none comes twice."""
+    party = passive_party("telecom")
+    shares = [(range(4, 40, 5), 6, 0), (range(44, 48, 5), 7, 6), (range(0), 0, 13)]
+    plans = [
+        EvaluationPlan(held_out, count, rows=3, first=first, validates=True, most_validation=8, most_test=7)
+        for held_out, count, first in shares
+    ]
+    pieces = [[(part, len(records.ids)) for part, records in plan.batches(party)] for plan in plans]
+    assert pieces == [
+        [("validation", 3), ("validation", 3), ("validation", 2), ("test", 3), ("test", 3), ("test", 0)],
+        [("validation", 1), ("validation", 0), ("validation", 0), ("test", 3), ("test", 3), ("test", 1)],
+        [("validation", 0), ("validation", 0), ("validation", 0), ("test", 0), ("test", 0), ("test", 0)],
+    ]
+    tested = [records.ids for plan in plans for part, records in plan.batches(party) if part == "test"]
+    assert torch.equal(torch.cat(tested), party.data.test.ids[:13])
+
+
 def test_dummies_cross_like_all_records_and_count_in_no_figure() -> None:
     active, passives = parties()
     real = torch.arange(48) % 7 != 3

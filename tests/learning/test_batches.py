@@ -256,6 +256,14 @@ def test_held_out_records_are_in_no_batch_and_all_others_in_the_order_of_a_table
     assert len(batches) == len(found)
 
 
+@pytest.mark.parametrize(("count", "every", "shards"), [(50, 7, 3), (50, 7, 1), (9, 8, 4), (101, 2, 5)])
+def test_the_most_held_out_records_of_a_shard_are_known_at_all(count: int, every: int, shards: int) -> None:
+    of_each = [
+        Batches(count, shards, seed=0, held_out_every=every, shards=shards, shard=shard) for shard in range(shards)
+    ]
+    assert {one.most_held_out for one in of_each} == {max(len(one.held_out) for one in of_each)}
+
+
 def test_records_held_out_take_no_memory() -> None:
     batches = Batches(10**10, 16_384, seed=0, block_rows=1 << 14, held_out_every=10)
 
