@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -15,7 +15,9 @@ from splitvfl.data.columns import Columns, PartyData
 from splitvfl.errors import ArgumentError, ConfigError, DataError
 from splitvfl.learning.tasks import Task
 from splitvfl.models.mlp import MLP
-from splitvfl.party.recipe import Count, Recipe, Widths, check_size, weights_of_layers
+from splitvfl.party.recipe import Count, Recipe, Tables, Widths, check_size, weights_of_layers
+from splitvfl.team.sharded_table import ShardedTable
+from splitvfl.team.team import Team
 from splitvfl.wording import shown, suggestion
 
 _MOST_EMBEDDING = 4096
@@ -31,6 +33,11 @@ _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 _MIXERS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
 
 
+def has_sparse_gradient(rows: int, sparse: bool | None) -> bool:
+    """Return whether the gradient of a table with so many rows is sparse; ``None``: it depends on their number."""
+    return rows >= SPARSE_ROWS if sparse is None else sparse
+
+
 class FieldTable(nn.Module):
     """Vectors of the categories of several fields, kept in one table.
 
@@ -42,10 +49,11 @@ class FieldTable(nn.Module):
         sparse: Whether the table's gradient is sparse; far cheaper for large tables, for optimisers that take it
             (:class:`~splitvfl.learning.optimizers.RowWiseAdagrad`, SparseAdam, Adagrad, SGD). ``None``: from 100 000
             rows on.
-        initialise: Fills the table in place.
+        initialise: Fills the table in place; of a table that is divided, block by block.
+        team: The workers of a party among which the table is divided, if its gradient is sparse; ``None``: it is not.
 
     Attributes:
-        table: All vectors, ``(sum(field_sizes), dim)``.
+        table: All vectors, ``(sum(field_sizes), dim)``; of a table that is divided, what this worker has of it.
         sparse: As decided.
 
     Raises:
@@ -56,18 +64,28 @@ class FieldTable(nn.Module):
     sizes: Tensor
 
     def __init__(
-        self, field_sizes: Sequence[int], dim: int, *, sparse: bool | None, initialise: Callable[[Tensor], Tensor]
+        self,
+        field_sizes: Sequence[int],
+        dim: int,
+        *,
+        sparse: bool | None,
+        initialise: Callable[[Tensor], Tensor],
+        team: Team | None = None,
     ) -> None:
         super().__init__()
         if not field_sizes or min(*field_sizes, dim) < 1:
             raise ArgumentError(f"expected fields and a dimension of at least 1, got {list(field_sizes)} and {dim}")
         sizes = torch.tensor(field_sizes)
         rows = int(sizes.sum())
-        self.sparse = rows >= SPARSE_ROWS if sparse is None else sparse
-        self.table = nn.Parameter(torch.empty(rows, dim))
+        self.sparse = has_sparse_gradient(rows, sparse)
+        self.table: nn.Parameter | ShardedTable
+        if self.sparse and team is not None and team.size > 1:
+            self.table = ShardedTable(rows, dim, team, initialise=initialise)
+        else:
+            self.table = nn.Parameter(torch.empty(rows, dim))
+            initialise(self.table)
         self.register_buffer("sizes", sizes, persistent=False)
         self.register_buffer("offsets", sizes.cumsum(0) - sizes, persistent=False)
-        initialise(self.table)
 
     def forward(self, codes: Tensor) -> Tensor:
         """Return the vectors, ``(n, fields, dim)``.
@@ -82,7 +100,11 @@ class FieldTable(nn.Module):
         if codes.dim() != 2 or codes.shape[1] != self.sizes.numel():
             raise ArgumentError(f"expected codes (n, {self.sizes.numel()}), got {tuple(codes.shape)}")
         self._check_range(codes)
-        return functional.embedding(codes + self.offsets, self.table, sparse=self.sparse)
+        rows = codes + self.offsets
+        if isinstance(self.table, ShardedTable):
+            vectors: Tensor = self.table(rows)
+            return vectors
+        return functional.embedding(rows, self.table, sparse=self.sparse)
 
     def _check_range(self, codes: Tensor) -> None:
         # A code out of its field's range would silently be a category of another field.
@@ -112,19 +134,28 @@ class Crosses(nn.Module):
         outputs: Length of a weight vector.
         buckets: Buckets per cross.
         sparse: As :class:`FieldTable`.
+        team: As :class:`FieldTable`.
 
     Raises:
         ArgumentError: If there is no cross, a cross has fewer than two fields or one twice, or a size is below 1.
     """
 
-    def __init__(self, fields: Sequence[Sequence[int]], outputs: int, *, buckets: int, sparse: bool | None) -> None:
+    def __init__(
+        self,
+        fields: Sequence[Sequence[int]],
+        outputs: int,
+        *,
+        buckets: int,
+        sparse: bool | None,
+        team: Team | None = None,
+    ) -> None:
         super().__init__()
         wrong = [list(cross) for cross in fields if len(cross) < 2 or len(set(cross)) < len(cross) or min(cross) < 0]
         if wrong:
             raise ArgumentError(f"a cross needs at least two different fields by position, got {wrong[0]}")
         self.fields = tuple(tuple(cross) for cross in fields)
         self.buckets = buckets
-        self.weights = FieldTable([buckets] * len(fields), outputs, sparse=sparse, initialise=nn.init.zeros_)
+        self.weights = FieldTable([buckets] * len(fields), outputs, sparse=sparse, initialise=nn.init.zeros_, team=team)
 
     def forward(self, codes: Tensor) -> Tensor:
         """Return the sum of the weights of each record's combinations, ``(n, outputs)``.
@@ -174,6 +205,7 @@ class WideDeepBottom(nn.Module):
         embedding_dim: Length of a category's embedding.
         widths: Widths of the deep layers; the last one is the width of the cut.
         sparse: Whether the embeddings have sparse gradients; see :class:`FieldTable`.
+        team: The workers among which they are divided then; see :class:`FieldTable`.
 
     Raises:
         ArgumentError: If there is neither a numeric nor a categorical column, or a size is too small.
@@ -187,11 +219,14 @@ class WideDeepBottom(nn.Module):
         embedding_dim: int = 12,
         widths: Sequence[int] = (128, 128, 128, 128),
         sparse: bool | None = False,
+        team: Team | None = None,
     ) -> None:
         super().__init__()
         self._numeric_inputs = _checked_count(numeric_inputs)
         self.embeddings = (
-            FieldTable(field_sizes, embedding_dim, sparse=sparse, initialise=_small_normal) if field_sizes else None
+            FieldTable(field_sizes, embedding_dim, sparse=sparse, initialise=_small_normal, team=team)
+            if field_sizes
+            else None
         )
         self.deep = MLP(numeric_inputs + len(field_sizes) * embedding_dim, widths)
 
@@ -233,6 +268,7 @@ class WideDeepTop(nn.Module):
         crosses: For each cross, the positions of its fields among the active party's; see :class:`Crosses`.
         cross_buckets: Buckets of each cross.
         sparse: Whether the weights of categories and crosses have sparse gradients; see :class:`FieldTable`.
+        team: The workers among which they are divided then; see :class:`FieldTable`.
 
     Raises:
         ArgumentError: If a size is too small, or a cross names a field that is not there.
@@ -251,6 +287,7 @@ class WideDeepTop(nn.Module):
         crosses: Sequence[Sequence[int]] = (),
         cross_buckets: int = 100_000,
         sparse: bool | None = False,
+        team: Team | None = None,
     ) -> None:
         super().__init__()
         if min(activation_inputs, outputs) < 1:
@@ -263,9 +300,11 @@ class WideDeepTop(nn.Module):
         if self.wide_numeric is not None:
             nn.init.zeros_(self.wide_numeric.weight)
         self.wide_fields = (
-            FieldTable(field_sizes, outputs, sparse=sparse, initialise=nn.init.zeros_) if field_sizes else None
+            FieldTable(field_sizes, outputs, sparse=sparse, initialise=nn.init.zeros_, team=team)
+            if field_sizes
+            else None
         )
-        self.crosses = Crosses(crosses, outputs, buckets=cross_buckets, sparse=sparse) if crosses else None
+        self.crosses = Crosses(crosses, outputs, buckets=cross_buckets, sparse=sparse, team=team) if crosses else None
 
     def forward(self, activation: Tensor, active: Tensor | Columns | None = None) -> Tensor:
         """Return the logits, ``(n, outputs)``.
@@ -370,9 +409,13 @@ class WideDeepRecipe(Recipe):
         sparse: Whether tables of categories have sparse gradients, and with them an optimiser of their own
             (``train.embedding_optimizer``); ``null``: tables of 100 000 rows or more, of all fields together.
         private_top: As for ``mlp``: the layers behind the cut and the wide part once more.
+        tables: Where a party has several workers, whether each of them holds a part of the rows of tables that have
+            sparse gradients, ``sharded``, or all of them, ``replicated``. ``null``: a part, if the tables' optimiser
+            moves each row by that row's gradients alone.
 
     Raises:
-        ArgumentError: If there are not so many layers to cut after.
+        ArgumentError: If there are not so many layers to cut after, or tables are to be divided and have no sparse
+            gradients.
     """
 
     name: ClassVar[str] = "wide-deep"
@@ -385,11 +428,17 @@ class WideDeepRecipe(Recipe):
     cross_buckets: Annotated[int, Field(ge=1, le=_MOST_BUCKETS)] = 100_000
     sparse: bool | None = None
     private_top: bool = False
+    tables: Tables | None = None
+    team: Team | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check where it is cut."""
         if self.cut_after is not None and self.cut_after > len(self.bottom):
             raise ArgumentError(f"cut_after is {self.cut_after}, and bottom has {len(self.bottom)} layers to cut after")
+        if self.tables == "sharded" and self.sparse is False:
+            raise ArgumentError(
+                "tables: sharded divides tables with sparse gradients, and sparse is false; leave one of them out"
+            )
 
     @property
     def _cut(self) -> int:
@@ -399,9 +448,11 @@ class WideDeepRecipe(Recipe):
         """Return the deep tower up to the cut."""
         dim, widths = self.embedding_dim, self.bottom[: self._cut]
         inputs = columns.width + len(columns.field_sizes) * dim
-        check_size("model.embedding_dim", columns.name, sum(columns.field_sizes) * dim)
+        check_size("model.embedding_dim", columns.name, self._held(sum(columns.field_sizes)) * dim)
         check_size("model.bottom", columns.name, weights_of_layers(inputs, widths))
-        return WideDeepBottom(columns.width, columns.field_sizes, embedding_dim=dim, widths=widths, sparse=self.sparse)
+        return WideDeepBottom(
+            columns.width, columns.field_sizes, embedding_dim=dim, widths=widths, sparse=self.sparse, team=self.team
+        )
 
     def make_top(self, columns: PartyData, task: Task, widths: Sequence[int]) -> nn.Module:
         """Return the layers behind the cut, and the wide part; without partners, the whole of it over the own columns.
@@ -416,7 +467,8 @@ class WideDeepRecipe(Recipe):
 
     def _wide_part(self, columns: PartyData, task: Task, widths: Sequence[int]) -> WideDeepTop:
         hidden = self.bottom[self._cut :]
-        check_size("model.cross_buckets", columns.name, len(self.crosses) * self.cross_buckets * task.outputs)
+        buckets = len(self.crosses) * self.cross_buckets
+        check_size("model.cross_buckets", columns.name, self._held(buckets) * task.outputs)
         check_size("model.bottom", columns.name, weights_of_layers(sum(widths), [*hidden, task.outputs]))
         return WideDeepTop(
             sum(widths),
@@ -427,7 +479,19 @@ class WideDeepRecipe(Recipe):
             crosses=[[_position(name, columns) for name in cross] for cross in self.crosses],
             cross_buckets=self.cross_buckets,
             sparse=self.sparse,
+            team=self.team,
         )
+
+    def among(self, team: Team) -> WideDeepRecipe:
+        """Return the recipe of a worker, which holds its part of the tables that are divided."""
+        recipe = replace(self)
+        object.__setattr__(recipe, "team", None if self.tables == "replicated" else team)
+        return recipe
+
+    def _held(self, rows: int) -> int:
+        """Return how many rows of a table one worker holds."""
+        divided = self.team is not None and has_sparse_gradient(rows, self.sparse)
+        return -(-rows // self.team.size) if divided and self.team is not None else rows
 
     def options_for_width(self, width: int) -> Mapping[str, Any]:
         """Return another last layer before the cut."""

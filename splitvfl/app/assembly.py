@@ -26,7 +26,14 @@ from splitvfl.leakage.canaries import check_canaries
 from splitvfl.leakage.judging import known_allowed, task_name
 from splitvfl.learning.batches import BLOCK_ROWS
 from splitvfl.learning.defaults import suggested_batch_size
-from splitvfl.learning.optimizers import PerParameter, plain_rate, project_on_ball, rowwise_adagrad
+from splitvfl.learning.optimizers import (
+    EMBEDDING_OPTIMIZERS,
+    PerParameter,
+    plain_rate,
+    project_on_ball,
+    rowwise_adagrad,
+    steps_row_by_row,
+)
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.tasks import Task, check_loss
 from splitvfl.metrics import known
@@ -37,6 +44,7 @@ from splitvfl.privacy import PrivacyBudget
 from splitvfl.report.releases import Reserve
 from splitvfl.report.summary import AttackResult, ExchangeTraits, PartyResult, RunSummary, SpentPrivacy
 from splitvfl.run.training import Training
+from splitvfl.team.team import Alone, Team
 
 
 class Assembly:
@@ -46,6 +54,7 @@ class Assembly:
         config: The experiment, or the file of one of its parties.
         data: Any party's data: they have equally many records.
         vouching: Over a network: how the party proves that its keys are its own, and whose it takes.
+        team: The workers of the party, of which this process is one; ``None``: it is the only one.
 
     Attributes:
         exchange: How a step is talked through.
@@ -54,17 +63,54 @@ class Assembly:
         noise: Noise that was calculated for a privacy loss, if there is any.
 
     Raises:
-        ConfigError: If the training is not one that the noise was calculated for.
+        ConfigError: If the training is not one that the noise was calculated for, or tables cannot be divided.
     """
 
-    def __init__(self, config: ExperimentConfig, data: PartyData, *, vouching: Vouching = UNSIGNED) -> None:
+    def __init__(
+        self, config: ExperimentConfig, data: PartyData, *, vouching: Vouching = UNSIGNED, team: Team | None = None
+    ) -> None:
         train = config.train
         self._config = config
         self.batch_size = train.rows(data.training_records)
         self.noise = plan_of(config, data)
         self._data: dict[str, PartyData] = {data.name: data}
         self.exchange = exchange_of(config.exchange, rows=self.batch_size, noise=self.noise, vouching=vouching)
-        self.models = Models(config.model, self.exchange, own_optimizer=train.embedding_optimizer is not None)
+        own_optimizer = train.embedding_optimizer is not None
+        dividing = self._dividing(team or Alone())
+        self.models = Models(config.model, self.exchange, own_optimizer=own_optimizer, team=dividing)
+
+    def _dividing(self, team: Team) -> Team:
+        """Return the workers among which tables may be divided.
+
+        Raises:
+            ConfigError: If tables are to be divided, and cannot be.
+        """
+        source, tables = self._config.source, self._config.model.recipe.tables
+        named = self._config.train.embedding_optimizer
+        if tables == "sharded":
+            try:
+                self.exchange.check_shards(2)
+            except ConfigError as error:
+                raise ConfigError(
+                    f"{source}: model.tables: sharded: tables are divided among workers, of which a party here can "
+                    f"have one: {error}"
+                ) from error
+        if named is None or steps_row_by_row(named.make):
+            return team
+        if tables == "sharded":
+            raise ConfigError(
+                f"{source}: train.embedding_optimizer: nothing says that {named.name} moves each row of a table by "
+                "that row's gradients alone, and model.tables: sharded divides rows among workers; take one of "
+                f"{', '.join(EMBEDDING_OPTIMIZERS)}, give it an attribute row_by_row = True, or leave model.tables out"
+            )
+        return Alone()
+
+    @property
+    def rows_here(self) -> str:
+        """Which rows of tables this process holds, in words, where they may be divided."""
+        team = self.models.team
+        divided = team.size > 1 and self._config.model.recipe.tables != "replicated"
+        return f"{team.rank} mod {team.size}" if divided else "all"
 
     def task(self, name: str, classes: int) -> Task:
         """Return the task, with the loss that the file asks for.

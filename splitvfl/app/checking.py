@@ -31,6 +31,7 @@ from splitvfl.models.glm_losses import GLMLoss
 from splitvfl.net.link import Link
 from splitvfl.report.rows import counted
 from splitvfl.run.trainer import Trainer
+from splitvfl.team.team import FirstWorker
 
 """What parties meet for that only want to know whether the others are there."""
 
@@ -151,7 +152,7 @@ def check_party(
             AddressBook(config, name, PREDICTION).meeting(tell)
     if own is not None:
         with found.step():
-            _try_own_parts(Deployment(config, name, own=own), folder, tell)
+            _try_own_parts(Deployment(config, name, own=own, team=FirstWorker(config.team.workers)), folder, tell)
         with found.step():
             _check_folder(config, folder, tell, may_resume=True)
     if connect_s is not None and not found.problems:

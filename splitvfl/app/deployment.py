@@ -43,6 +43,7 @@ from splitvfl.app.workers import (
     check_team,
     folder_of,
     part_of,
+    said_of_tables,
     said_of_team,
     shards_of,
 )
@@ -67,7 +68,8 @@ from splitvfl.report.board_row import show_on_board
 from splitvfl.report.releases import keep_reserve
 from splitvfl.report.summary import RunSummary
 from splitvfl.run.coordinator import CoordinatorRun
-from splitvfl.run.networked import USUAL_LOSS, ActiveRun, PassiveRun, RunSettings
+from splitvfl.run.divided_weights import give_rows
+from splitvfl.run.networked import ROWS_HERE, USUAL_LOSS, ActiveRun, PassiveRun, RunSettings
 from splitvfl.run.seats import NOTHING_COMES_BACK
 from splitvfl.run.teamwork import check_alike, telling
 from splitvfl.run.training import TrainingProgress
@@ -120,7 +122,7 @@ class Deployment:
         if shards is not None:
             self.own = replace(self.own, data=self.own.data.in_shards(shards))
         data = self.own.data
-        self.assembly = Assembly(config, data, vouching=addresses.vouching(self._meeting))
+        self.assembly = Assembly(config, data, vouching=addresses.vouching(self._meeting), team=self._team)
         self.assembly.check_batch_size(data.training_records)
         self.assembly.exchange.check_shards(config.shards)
         self._check_noise_seed()
@@ -279,6 +281,7 @@ class Deployment:
             "workers of each party": str(self._config.team.workers),
             "shards of the records": str(self._config.shards),
             "batches in flight": str(exchange.in_flight),
+            ROWS_HERE: self.assembly.rows_here,
         }
         return RunSettings(
             batches=self._batches,
@@ -289,7 +292,7 @@ class Deployment:
                 first=tested.start,
                 validates=bool(self._batches.all_held_out),
                 most_validation=self._batches.most_held_out,
-                most_test=-(-data.test.count // self._team.size),
+                most_test=-(-data.test.count // self._team.size) if data.shards is None else max(data.shards.tests),
             ),
             exchange=exchange,
             terms=terms_of(data, {key: agreed[key] for key in shared}),
@@ -312,7 +315,8 @@ class Deployment:
             return {}
         sections = {
             "defenses": [hook.model_dump(mode="json") for hook in config.defenses],
-            "model": config.model.model_dump(mode="json"),
+            # Without what makes no other weights but by rounding, and is compared by itself.
+            "model": config.model.model_dump(mode="json", exclude={"tables"}),
             "optimizer": config.train.optimizer.model_dump(mode="json"),
             "embedding_optimizer": (tables := config.train.embedding_optimizer) and tables.model_dump(mode="json"),
         }
@@ -415,6 +419,8 @@ class Deployment:
         if self._team.size == 1:
             return
         check_replicable(party, self._config)
+        for line in said_of_tables(party, self._config):
+            self._notify(line)
         seed = self._config.train.private_seed_for_experiments
         if seed is not None and self._team.rank:  # else all would drop out the same places of their rows
             party.random = PartyRandom(derive_seed(seed, "party", party.name, "worker", self._team.rank))
@@ -469,6 +475,10 @@ class Deployment:
             tables=self.own.tables,
         )
         save_half(folder, run.party, origin)
+
+    def give_rows(self, run: ActiveRun | PassiveRun) -> None:
+        """Give worker 0, which writes the trained half, the rows of tables that this worker holds."""
+        give_rows(run.party.models[-1])
 
     def summary(self, run: ActiveRun) -> RunSummary:
         """Return the label party's finished run in numbers: what it could see of its own messages, and nothing else."""
@@ -586,6 +596,7 @@ def run_party(
         check_alike(team, name, alike(config, run.settings.data, overwrite=overwrite))
         run.run()
         if team.rank:  # what is left to do is done once, by worker 0
+            deployment.give_rows(run)
             return run, None
         # Before there is a model: where one is, a reserve that is missing was taken away, and may have been used.
         if not (folder / MODEL_FOLDER).exists():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import nn
@@ -18,6 +18,7 @@ from splitvfl.learning.randomness import PartyRandom
 from splitvfl.learning.tasks import Task
 from splitvfl.party.party import PassiveParty
 from splitvfl.party.recipe import Recipe, check_size
+from splitvfl.team.team import Alone, Team
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,13 @@ class Models:
         exchange: The exchange.
         own_optimizer: Whether tables of categories have an optimiser of their own: they then have sparse gradients,
             unless the model says otherwise.
+        team: The workers of the party, of which this process is one.
     """
 
     section: ModelSection
     exchange: Exchange
     own_optimizer: bool = False
+    team: Team = field(default_factory=Alone)
 
     def bounded(self, data: PartyData) -> PartyData:
         """Return a party's data with rows of the norm that the model asks for."""
@@ -97,8 +100,8 @@ class Models:
 
     def _recipe(self, section: ModelSection) -> Recipe:
         if self.own_optimizer and section.recipe.sparse is None:
-            return section.model_copy(update={"sparse": True}).recipe
-        return section.recipe
+            section = section.model_copy(update={"sparse": True})
+        return section.recipe.among(self.team)
 
 
 def _made(make: Callable[[], object], method: str, name: str) -> nn.Module:

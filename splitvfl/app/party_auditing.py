@@ -20,6 +20,7 @@ from splitvfl.errors import ConfigError
 from splitvfl.hooks import Crossing, crossing_of, placed
 from splitvfl.party.attaching import promises_of
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.team.team import FirstWorker
 
 _UNKNOWN_WIDTH: Final = 2  # where nobody here has a bottom model
 
@@ -50,7 +51,7 @@ def audit_party(
             f"{config.source}: {name} has a key and no data (exchange {config.exchange.name}): no defense acts on what "
             f"it sends, and there is nothing to audit; name one of {', '.join(config.parties)} (--as)"
         )
-    deployment = Deployment(config, name)
+    deployment = Deployment(config, name, team=FirstWorker(config.team.workers))
     own, noise = deployment.own, deployment.assembly.noise
     # Attached as in a run, so that what does not fit is refused here too.
     party = deployment.tried_half()

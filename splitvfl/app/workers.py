@@ -24,6 +24,7 @@ from splitvfl.data.shards import ShardFacts, checked_sizes, facts_of, lie_apart
 from splitvfl.errors import ConfigError
 from splitvfl.hooks import batch_mixing_layer, hook_name
 from splitvfl.party.party import ActiveParty, Party
+from splitvfl.team.sharded_table import sharded_tables
 from splitvfl.team.team import Alone, Team
 
 # Where a machine has its files.
@@ -151,6 +152,17 @@ def check_replicable(party: Party, config: ExperimentConfig) -> None:
                 f"{config.source}: defenses: one of {', '.join(map(hook_name, cut.gradient))} draws what the top "
                 "learns from, of which each worker has a part only; take per: message, or train in one process"
             )
+
+
+def said_of_tables(party: Party, config: ExperimentConfig) -> list[str]:
+    """Return what is to be said of the tables of one worker of several, in sentences."""
+    tables = [table for model in party.models for table in sharded_tables(model).values()]
+    if tables:
+        held, count = sum(len(table.rows) for table in tables), sum(table.count for table in tables)
+        return [f"tables are divided: this worker holds {held:,} of {count:,} rows"]
+    if config.model.recipe.tables == "sharded":
+        return [f"model.tables: sharded: {party.name} has no table with a sparse gradient, and nothing is divided"]
+    return []
 
 
 def alike(config: ExperimentConfig, data: Mapping[str, str], *, overwrite: bool) -> dict[str, str]:

@@ -197,12 +197,12 @@ class Shards:
 
     Attributes:
         sizes: How many training records each shard has.
-        tests: How many test records all of them have.
+        tests: How many test records each has.
         here: Which of them this process has. ``None``: all, one behind the other.
     """
 
     sizes: tuple[int, ...]
-    tests: int
+    tests: tuple[int, ...]
     here: int | None = None
 
 
@@ -261,7 +261,7 @@ class PartyData:
     @property
     def test_records(self) -> int:
         """Number of test records, those of all shards together."""
-        return self.test.count if self.shards is None else self.shards.tests
+        return self.test.count if self.shards is None else sum(self.shards.tests)
 
     @property
     def width(self) -> int:

@@ -115,7 +115,7 @@ def checked_sizes(shards: Sequence[ShardFacts]) -> Shards:
             f"the records of shards {' and '.join(numbered)} are called by their numbers, so that different records "
             "have one name; ingest all shards with an id column (--id)"
         )
-    return Shards(tuple(shard.rows for shard in shards), sum(shard.tests for shard in shards))
+    return Shards(tuple(shard.rows for shard in shards), tuple(shard.tests for shard in shards))
 
 
 def joined(shards: Sequence[PartyData]) -> PartyData:
@@ -128,7 +128,7 @@ def joined(shards: Sequence[PartyData]) -> PartyData:
         shards[0],
         train=_behind([shard.train for shard in shards]),
         test=_behind([shard.test for shard in shards]),
-        shards=Shards(tuple(shard.train.count for shard in shards), sum(shard.test.count for shard in shards)),
+        shards=Shards(tuple(shard.train.count for shard in shards), tuple(shard.test.count for shard in shards)),
     )
 
 

@@ -68,6 +68,7 @@ class Batches:
     Attributes:
         held_out: Positions of the records that are in no batch, to validate on; of one shard those in it.
         all_held_out: How many these are in all shards.
+        most_held_out: How many these are in the shard that has most of them.
 
     Raises:
         ArgumentError: If ``block_rows`` or ``shards`` is below 1, ``held_out_every`` below 2, no shard has this
@@ -104,6 +105,7 @@ class Batches:
         )
         held_out = range(0) if held_out_every is None else range(held_out_every - 1, count, held_out_every)
         self.all_held_out = len(held_out)
+        self.most_held_out = max(len(_between(held_out, first, last)) for first, last in pairwise(self._bounds))
         # From where positions are counted: of a shard that lies apart from its first record.
         self._origin = 0 if shard is None or sizes is None else self._bounds[shard]
         own = held_out if shard is None else _between(held_out, self._bounds[shard], self._bounds[shard + 1])
@@ -121,12 +123,6 @@ class Batches:
         self.seed = seed
         self.drop_last = drop_last
         self.block_rows = block_rows
-
-    @property
-    def most_held_out(self) -> int:
-        """Held-out records of the shard that has most of them; of one shard all."""
-        bounds = pairwise(self._bounds)
-        return max(len(_between(self.all_held_out, first, last)) for first, last in bounds)
 
     def __len__(self) -> int:
         """Number of batches in an epoch."""

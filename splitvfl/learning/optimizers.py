@@ -208,6 +208,17 @@ def plain_rate(factory: ParameterFactory) -> float | None:
     return rate if made.defaults == torch.optim.SGD([weight], lr=rate).defaults else None
 
 
+def steps_row_by_row(factory: ParameterFactory) -> bool:
+    """Return whether what a factory makes moves each row of a table by that row's gradients alone.
+
+    Those of torch that tables with sparse gradients can have do, and :class:`RowWiseAdagrad`; one of your own says so
+    by an attribute ``row_by_row`` that is true.
+    """
+    made = factory([nn.Parameter(torch.zeros(1, 1))])
+    known = (torch.optim.SGD, torch.optim.Adagrad, torch.optim.SparseAdam, RowWiseAdagrad)
+    return type(made) in known or getattr(made, "row_by_row", False) is True
+
+
 class ProjectedSteps(NamedTuple):
     """What steps of a projected gradient do to weights: ``soft(w − lr (g + decay w)) / (1 + lr l2)``, in a ball.
 
@@ -381,6 +392,8 @@ def _summed_per_row(gradient: Tensor) -> tuple[Tensor, Tensor]:
             f"RowWiseAdagrad takes sparse gradients of tables (rows, d), got a {gradient.layout} one of shape "
             f"{tuple(gradient.shape)}; give the layer sparse=True, or leave it to another optimiser"
         )
+    if gradient.is_coalesced():
+        return gradient.indices()[0], gradient.values().clone()
     # Not coalesce(): it takes many times as long.
     named = NamedRows.of(gradient._indices()[0])
     return named.rows, named.sums(gradient._values())

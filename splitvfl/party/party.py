@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -35,6 +36,7 @@ from splitvfl.messaging.messages import Message
 from splitvfl.party.private_top import PrivateTop
 from splitvfl.party.top_model import TopModel, own_input
 from splitvfl.party.training_labels import TrainingLabels
+from splitvfl.team.sharded_table import ShardedTable, replicated_state, sharded_tables
 from splitvfl.team.team import Alone, Team
 
 MAX_WIDTH = 1 << 16
@@ -116,12 +118,11 @@ class Party(ABC):
         self.share = 1.0
         self._factory = optimizer
         self.optimizer = optimizer_of(module, optimizer)
-        # To look them up layer by layer in every step would take as long as a layer.
-        self._weights = list(module.parameters())
+        self._look_up_weights()
 
     def __repr__(self) -> str:
         """Return its name, its model, and how much it holds."""
-        weights = sum(weight.numel() for weight in self._weights)
+        weights = sum(weight.numel() for weight in self.module.parameters())
         return (
             f"<{type(self).__name__} {self.name}: {type(self.module).__name__} of {weights:,} weights, {self.data!r}>"
         )
@@ -143,10 +144,16 @@ class Party(ABC):
         self.device, self.autocast, self.wire = device, autocast, wire
         self.module.to(device)
         self.optimizer = optimizer_of(self.module, self._factory)
-        self._weights = list(self.module.parameters())
+        self._look_up_weights()
         self.random = PartyRandom(seed)
         if device.type == "cuda":
             self.random.use_cuda()
+
+    def _look_up_weights(self) -> None:
+        """Take note of what is trained: to look for it layer by layer in every step would take as long as a layer."""
+        self._tables = list(sharded_tables(self.module).values())
+        divided = {id(table.rows) for table in self._tables}
+        self._weights = [weight for weight in self.module.parameters() if id(weight) not in divided]
 
     def computing(self) -> AbstractContextManager[object]:
         """Return the block in which its model is called; no message is waited for inside it."""
@@ -184,13 +191,16 @@ class Party(ABC):
 
     def clear_gradients(self) -> None:
         """Forget the gradients of the step before."""
+        for table in self._tables:
+            table.forget_gradients()
         if self.optimizer is not None:
             self.optimizer.zero_grad(set_to_none=True)
 
     def has_finite_gradients(self, *sent: Tensor) -> bool:
         """Return whether its optimiser would take in finite numbers only, and gradients that it sends are finite."""
         own = [weight.grad for weight in self._weights if weight.grad is not None]
-        return all_finite_together([*own, *sent])
+        of_rows = (gradient for table in self._tables for gradient in table.gradients)
+        return all_finite_together([*own, *of_rows, *sent])
 
     def update(self, *also: Tensor) -> list[Tensor]:
         """Take the optimiser's step; of several workers with the sum of their gradients, so that all stay equal.
@@ -205,6 +215,9 @@ class Party(ABC):
             ProtocolError: If the sum of gradients, each of which is finite, is not: no weight changes then.
             TeamError: If a worker could not go on, or is gone.
         """
+        for table in self._tables:
+            if table.rows.requires_grad:
+                table.bring_home()
         sums = list(also) if self.team.size == 1 else self._add_up(also)
         if self.optimizer is not None:
             self.optimizer.step()
@@ -212,9 +225,12 @@ class Party(ABC):
 
     def _add_up(self, also: Sequence[Tensor]) -> list[Tensor]:
         trained = [weight for weight in self._weights if weight.requires_grad]
-        found = self.team.add_up([*(weight.grad for weight in trained), *also])
-        gradients, sums = found[: len(trained)], found[len(trained) :]
-        if not all_finite_together([gradient for gradient in gradients if gradient is not None]):
+        # Of the rows of a divided table one worker alone has the sum, and all have to know whether it is finite.
+        spoiled = [_spoiled(table) for table in self._tables]
+        found = self.team.add_up([*(weight.grad for weight in trained), *also, *spoiled])
+        gradients, sums = found[: len(trained)], found[len(trained) : len(trained) + len(also)]
+        checked = [one for one in (*gradients, *found[len(trained) + len(also) :]) if one is not None]
+        if not all_finite_together(checked):
             raise ProtocolError(
                 f"the gradients of the weights of {self.name}, added up over its workers, overflow: a learning rate is "
                 "too high, or a party sends what spoils weights"
@@ -224,13 +240,12 @@ class Party(ABC):
         return [one for one in sums if one is not None]
 
     def share_with_workers(self) -> None:
-        """Give all workers what worker 0 has drawn at random: its weights.
+        """Give all workers what worker 0 has drawn at random: its weights; of divided tables each draws its own rows.
 
         Raises:
             TeamError: If a worker could not go on, or is gone.
         """
-        states = (state for model in self.models for state in model.state_dict().values())
-        self.team.share([state for state in states if isinstance(state, Tensor)])
+        self.team.share([state for model in self.models for state in replicated_state(model).values()])
 
     def hook_state(self) -> dict[str, Any]:
         """Return the state of its defenses: for its owner only."""
@@ -681,6 +696,13 @@ class ActiveParty(Party):
             self.patience.load_state_dict(state["patience"])
         if self.private_top is not None:
             self.private_top.load_state_dict(state["private top"])
+
+
+def _spoiled(table: ShardedTable) -> Tensor:
+    """Return NaN if the gradient of a table's rows here is not finite, else zero, in the dtype of the rows."""
+    gradient = table.rows.grad
+    whole = gradient is None or all_finite_together([gradient])
+    return torch.tensor(0.0 if whole else math.nan, dtype=table.rows.dtype)
 
 
 def _named(party: str, chain: DefenseChain) -> dict[str, float]:

@@ -6,7 +6,7 @@ import itertools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 from torch import nn
@@ -16,6 +16,7 @@ from splitvfl.errors import ConfigError
 from splitvfl.learning.losses import Loss
 from splitvfl.learning.tasks import Task
 from splitvfl.party.party import MAX_WIDTH
+from splitvfl.team.team import Team
 
 MOST = 2**63 - 1  # counts of records and steps are kept in 64 bits
 _MOST_LAYERS = 1000
@@ -31,6 +32,7 @@ def _at_least_one(widths: tuple[int, ...]) -> tuple[int, ...]:
 Count = Annotated[int, Field(ge=1, le=MOST)]
 Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
 Widths = Annotated[tuple[Width, ...], Field(max_length=_MOST_LAYERS), AfterValidator(_at_least_one)]
+Tables = Literal["replicated", "sharded"]
 HiddenWidths = Annotated[tuple[Width, ...], Field(max_length=_MOST_LAYERS)]
 
 
@@ -50,6 +52,9 @@ class Recipe(ABC):
         row_norm: Largest Euclidean norm of a record's numbers at each party; ``None`` takes them as they are.
         sparse: Whether tables of categories have sparse gradients; ``None``: it depends on their size. ``False`` also
             where there are no tables.
+        tables: Where a party has several workers, whether each of them holds a part of the rows of tables that have
+            sparse gradients, ``"sharded"``, or all of them, ``"replicated"``; ``None``: a part, if their optimiser
+            moves each row by that row's gradients alone. ``"replicated"`` also where no table can be divided.
         largest_deviation: Of a linear model, the largest standard deviation of a first weight, whatever the number of
             columns.
     """
@@ -59,6 +64,7 @@ class Recipe(ABC):
     private_top: bool = False
     row_norm: float | None = None
     sparse: bool | None = False
+    tables: Tables | None = "replicated"
     largest_deviation: float = 1.0
 
     @abstractmethod
@@ -85,6 +91,14 @@ class Recipe(ABC):
     def make_private_top(self, columns: PartyData, task: Task, widths: Sequence[int]) -> nn.Module:
         """Return the active party's private top, as :meth:`make_top`, which it is unless a recipe says otherwise."""
         return self.make_top(columns, task, widths)
+
+    def among(self, team: Team) -> Recipe:
+        """Return the recipe of one worker of several: as it is, unless a worker holds a part of the tables.
+
+        Args:
+            team: The workers among which tables are divided, unless :attr:`tables` says otherwise.
+        """
+        return self
 
     def fitted(self, bottom: nn.Module, columns: PartyData) -> nn.Module:
         """Return a bottom as it begins training: fitted to the party's own training columns, if the recipe does so."""

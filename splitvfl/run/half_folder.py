@@ -39,6 +39,7 @@ from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.learning.settings import Settings
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.recipe import Recipe
+from splitvfl.run.divided_weights import pieces_of_weights
 
 FORMAT = "splitvfl half"
 VERSION = 1
@@ -146,7 +147,8 @@ class Origin:
 def save_half(folder: Path, party: ActiveParty | PassiveParty, origin: Origin) -> None:
     """Write a party's half with the weights that its model holds; an earlier half in the folder is replaced.
 
-    Of a label party with a private top it is that one, which predicts.
+    Of a label party with a private top it is that one, which predicts. Of several workers worker 0 writes it; where
+    tables are divided, the others give their rows meanwhile (:func:`splitvfl.run.divided_weights.give_rows`).
 
     Args:
         folder: The folder to be made.
@@ -156,13 +158,14 @@ def save_half(folder: Path, party: ActiveParty | PassiveParty, origin: Origin) -
     Raises:
         CheckpointError: If it cannot be written; an earlier half stays.
         DataError: If something else is in the folder.
+        TeamError: If tables are divided, and a worker could not go on, or is gone.
     """
     # The last of its models predicts; the one that sends is of no use any more, and stays in the checkpoints.
-    weights = {name: value.detach().cpu().contiguous() for name, value in party.models[-1].state_dict().items()}
+    weights = pieces_of_weights(party.models[-1])
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with draft(folder, overwrite=True, holds="trained half", recognised=is_half, private=True) as inside:
-            files = {WEIGHTS_FILE: _write(inside / WEIGHTS_FILE, [safetensors.torch.save(weights)])}
+            files = {WEIGHTS_FILE: _write(inside / WEIGHTS_FILE, weights)}
             if party.data.transform is not None:
                 described = safetensors.torch.save(party.data.transform.tensors())
                 files[TRANSFORM_FILE] = _write(inside / TRANSFORM_FILE, [described])

@@ -45,8 +45,11 @@ from splitvfl.run.training import Training, TrainingProgress
 from splitvfl.team.team import Alone, Team
 
 USUAL_LOSS = "the usual one"
+ROWS_HERE = "rows of tables here"
 # What checkpoints that do not say it hold: they are older than the setting.
-_BEFORE = {"loss": USUAL_LOSS, "workers of each party": "1", "shards of the records": "1", "batches in flight": "0"}
+_BEFORE = {"loss": USUAL_LOSS, "workers of each party": "1", "shards of the records": "1", "batches in flight": "0"} | {
+    ROWS_HERE: "all"
+}
 
 # A party that has been asked to stop may be waiting for another: so long it waits on.
 _GRACE_S = 5.0

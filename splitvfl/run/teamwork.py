@@ -7,14 +7,13 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from torch import Tensor
-
 from splitvfl.errors import ConfigError, LinkError, ProtocolError, TeamError
 from splitvfl.messaging.messages import bytes_of
 from splitvfl.net.driver import Correspondent
 from splitvfl.party.party import Party
 from splitvfl.run.meeting_again import MeetingPlace
 from splitvfl.run.training import Interrupted
+from splitvfl.team.sharded_table import replicated_state, sharded_tables
 from splitvfl.team.team import Team
 
 
@@ -123,7 +122,7 @@ def check_alike(team: Team, party: str, terms: Mapping[str, str]) -> None:
 
 
 def check_replicas(team: Team, party: Party) -> None:
-    """Check that all workers hold the same weights and buffers, to the bit.
+    """Check that all workers hold the same weights and buffers, to the bit, and each its rows of the same tables.
 
     Raises:
         ConfigError: If one does not.
@@ -132,11 +131,11 @@ def check_replicas(team: Team, party: Party) -> None:
         return
     digest = hashlib.sha256()
     for model in party.models:
-        for name, state in model.state_dict().items():
-            if not isinstance(state, Tensor):  # what a layer keeps besides
-                continue
+        for name, state in replicated_state(model).items():
             digest.update(f"{name} {state.dtype} {tuple(state.shape)}\n".encode())
             digest.update(bytes_of(state.detach().cpu()))
+        for name, table in sharded_tables(model).items():
+            digest.update(f"{name} {table.rows.dtype} {table.count} by {table.rows.shape[1]}, divided\n".encode())
     said = team.collect(digest.digest())
     others = [rank for rank, one in enumerate(said) if one != said[0]]
     if others:

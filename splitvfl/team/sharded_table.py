@@ -128,7 +128,7 @@ class ShardedTable(nn.Module):
     def bring_home(self) -> None:
         """Give ``rows`` the gradient that all workers' records have for them, and forget what was said: all together.
 
-        It is sparse, and names a row once for each worker whose records do.
+        It is sparse, and names each row once.
 
         Raises:
             TeamError: If a worker could not go on, or is gone.
@@ -136,7 +136,10 @@ class ShardedTable(nn.Module):
         places, counts, values = self._leaving()
         here, from_each = self.team.exchange(places, counts)
         values, _ = self.team.exchange(values, counts, from_each)
-        self.rows.grad = torch.sparse_coo_tensor(here[None].long(), values, self.rows.shape, check_invariants=False)
+        named = NamedRows.of(here.long())
+        self.rows.grad = torch.sparse_coo_tensor(
+            named.rows[None], named.sums(values), self.rows.shape, check_invariants=False, is_coalesced=True
+        )
         self.forget_gradients()
 
     def _leaving(self) -> tuple[Tensor, list[int], Tensor]:

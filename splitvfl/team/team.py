@@ -168,3 +168,15 @@ class Alone(Team):
 
     def refuse(self, reason: str, *, final: bool = False) -> None:
         """Do nothing: nobody else waits."""
+
+
+class FirstWorker(Alone):
+    """Worker 0 of several of whom the others are not there: to see what it would be made of, and not to train.
+
+    Args:
+        size: How many there would be.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size

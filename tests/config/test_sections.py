@@ -435,6 +435,8 @@ def test_a_hook_of_ones_own_is_found_and_checked(tmp_path: Path) -> None:
         ("model: {crosses: [a, b]}", "model.crosses.0: expected a list, got 'a'"),
         ("model: {cross_buckets: 0}", "model.cross_buckets: expected at least 1, got 0"),
         ("model: {sparse: 1}", "model.sparse: expected true or false, got 1"),
+        ("model: {tables: divided}", "model.tables: expected 'replicated' or 'sharded', got 'divided'"),
+        ("model: {tables: sharded, sparse: false}", "model: tables: sharded divides tables with sparse gradients, and"),
         ("train: {autocast: fp16}", "train.autocast: expected 'bf16', got 'fp16'"),
         (
             "train: {embedding_optimizer: adam}",

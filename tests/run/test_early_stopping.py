@@ -317,7 +317,7 @@ def test_workers_find_out_together_whether_there_are_both_classes() -> None:
     held_out = (EarlyStopping(validation_every=3), range(2, 48, 3))
     with pytest.raises(DataError, match="all 48 labels are 0"):
         TrainingLabels(active)
-    active.data = active.data.in_shards(Shards((48, 48), 10, here=0))
+    active.data = active.data.in_shards(Shards((48, 48), (5, 5), here=0))
     own = TrainingLabels(active)
     own.check_together(Fellow([0.0, 1.0]))
     own.check_held_out(*held_out, Fellow([0.0, 1.0]))

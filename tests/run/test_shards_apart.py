@@ -191,7 +191,7 @@ def test_a_worker_knows_its_shard_among_all(apart: Path, monkeypatch: pytest.Mon
             return [json.dumps(asdict(facts[0])).encode(), content]
 
     assert shards_of(config, "lab", Second()) == Shards(
-        (facts[0].rows, facts[1].rows), facts[0].tests + facts[1].tests, here=1
+        (facts[0].rows, facts[1].rows), (facts[0].tests, facts[1].tests), here=1
     )
     assert shards_of(config, "lab", Alone()) is None
 
@@ -212,7 +212,7 @@ def test_what_are_no_parts_of_one_table_is_refused(
     change: Callable[[ShardFacts], ShardFacts], complaint: str, apart: Path
 ) -> None:
     facts = [facts_of(apart / f"tables-{shard}" / "lab") for shard in range(WORKERS)]
-    assert checked_sizes(facts) == Shards((facts[0].rows, facts[1].rows), facts[0].tests + facts[1].tests)
+    assert checked_sizes(facts) == Shards((facts[0].rows, facts[1].rows), (facts[0].tests, facts[1].tests))
     assert facts[0].records == "train 0 169"
     with pytest.raises(DataError, match=complaint):
         checked_sizes([facts[0], change(facts[1])])

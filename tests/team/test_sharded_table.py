@@ -52,7 +52,9 @@ def trained_apart(team: Team) -> Any:
                 assert table.rows.grad.is_sparse
                 with torch.sparse.check_sparse_tensor_invariants(enable=False):
                     optimizer.step()
-            held = [value for value in optimizer.state[table.rows].values() if isinstance(value, Tensor) and value.dim()]
+            held = [
+                value for value in optimizer.state[table.rows].values() if isinstance(value, Tensor) and value.dim()
+            ]
             blocks = list(table.whole())
             whole = None if team.rank else torch.cat([block for block in blocks if block is not None]).numpy()
             assert team.rank == 0 or blocks == [None]
@@ -90,9 +92,7 @@ def test_a_divided_table_ends_as_the_whole_one(
 
 
 @pytest.mark.parametrize("name", EMBEDDING_OPTIMIZERS)
-def test_a_worker_holds_its_part_of_rows_and_of_the_optimisers_state(
-    apart: list[Mapping[Any, Any]], name: str
-) -> None:
+def test_a_worker_holds_its_part_of_rows_and_of_the_optimisers_state(apart: list[Mapping[Any, Any]], name: str) -> None:
     rows = [found[name, torch.float32][1] for found in apart]
     assert rows == [67, 67, 66]
     for found in apart:

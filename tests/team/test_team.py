@@ -21,6 +21,7 @@ from tests.run.forked import FORKS
 from tests.run.parties import free_ports
 from tests.team.together import ENOUGH_S, SIZE, together, worker
 
+
 def _sparse(rows: Tensor, values: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(rows, values, (5, 2), check_invariants=True)
 

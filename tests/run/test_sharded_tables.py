@@ -1,0 +1,282 @@
+"""Parties of two workers each, among which tables are divided: the weights of one process, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from splitvfl.app.saved_model import load_half
+from splitvfl.cli import main
+from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
+from splitvfl.net.certs import make_certificates
+from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.run import checkpoint
+from tests.commands import Command
+from tests.run.parties import finished, free_ports, same_weights, start
+from tests.table_folders import write_tables
+
+TEXT = """
+data: {name: tables, path: tables}
+parties:
+  shop: {role: active, address: "127.0.0.1:PORT+"}
+  paper: {role: passive}
+model:
+  name: wide-deep
+  embedding_dim: 3
+  bottom: [8, 6]
+  cut_after: 1
+  crosses: [[shop field 0, shop field 1]]
+  cross_buckets: 51
+  sparse: true
+  tables: sharded
+exchange: {name: split, in_flight: 1}
+team: {workers: 2}
+train:
+  epochs: 12
+  batch_size: 30
+  block_rows: 4
+  seed: 3
+  private_seed_for_experiments: 3
+  checkpoint_every_steps: 4
+  early_stopping: {patience: 12, validation_every: 7}
+network: {listen: "127.0.0.1:PORT+", certificates: certs, message_s: 30, meeting_s: 60}
+audit: false
+"""
+PARTIES, WORKERS = ("shop", "paper"), 2
+RECORDS, STEPS = 201, 12 * 6
+
+
+def click_data() -> VerticalData:
+    """Categories under Zipf's law at both parties, and one test record: worker 0 has none to evaluate."""
+    random = torch.Generator().manual_seed(0)
+    ids = {part: torch.arange(first, last) for part, first, last in (("train", 0, RECORDS), ("test", 900, 901))}
+    labels = {part: torch.randint(2, own.shape, generator=random).float() for part, own in ids.items()}
+
+    def party(name: str, sizes: tuple[int, ...], labels: Mapping[str, Tensor] | None) -> PartyData:
+        def records(part: str) -> Records:
+            count = len(ids[part])
+            codes = (torch.tensor(sizes) ** torch.rand(count, len(sizes), generator=random) - 1).int()
+            numeric = torch.randn(count, 2, generator=random)
+            return Records(ids[part], Columns(numeric, codes), None if labels is None else labels[part])
+
+        numbers, fields = (f"{name}0", f"{name}1"), tuple(f"{name} field {place}" for place in range(len(sizes)))
+        return PartyData(name, (*numbers, *fields), numbers, sizes, records("train"), records("test"), fields)
+
+    passives = {"paper": party("paper", (40, 9), None)}
+    return VerticalData("clicks", "binary", 2, party("shop", (31, 5), labels), passives, "clicks that were made up")
+
+
+def place(folder: Path) -> None:
+    """Make a folder in which parties can be started."""
+    folder.mkdir(exist_ok=True)
+    make_certificates(folder / "certs", list(PARTIES))
+    write_tables(folder / "tables", click_data())
+    first = next(port for port in free_ports(20) if port < 65_000)
+    (folder / "run.yaml").write_text(TEXT.replace("PORT", str(first)))
+
+
+def start_party(root: Path, folder: Path, name: str, *more: str) -> dict[str, Command]:
+    (port,) = free_ports(1)
+    variables = {"WORLD_SIZE": WORKERS, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return {
+        f"{name} {rank}": Command(
+            ["party", "run.yaml", "--as", name, "--out", f"runs/{name}", *more],
+            folder,
+            COLUMNS="120",
+            PYTHONPATH=str(root),
+            **{key: str(value) for key, value in (variables | {"RANK": rank, "LOCAL_RANK": rank}).items()},
+        )
+        for rank in range(WORKERS)
+    }
+
+
+def folders(root: Path, name: str) -> list[Path]:
+    run = root / "runs" / name
+    return [run, *(run / f"worker-{rank}" for rank in range(1, WORKERS))]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory, checkout: Path) -> Path:
+    """Two parties of two workers, and the same in one process."""
+    folder = tmp_path_factory.mktemp("sharded")
+    place(folder)
+    said = finished({key: one for name in PARTIES for key, one in start_party(checkout, folder, name).items()})
+    assert "tables are divided: this worker holds 25 of 49 rows" in said["paper 0"]
+    finished({"whole": start(checkout, ["train", "run.yaml", "--out", "runs/whole"], folder)})
+    return folder
+
+
+def newest_of(run: Path) -> dict[str, Any]:
+    newest = checkpoint.latest(run / "checkpoints")
+    assert newest is not None
+    return checkpoint.load(newest)
+
+
+def put_together(states: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The weights of one process, of those of its workers, which have all others alike."""
+    found = {}
+    for name, first in states[0].items():
+        if not name.endswith(".table.rows"):
+            assert all(torch.equal(first, state[name]) for state in states), name
+            found[name] = first
+            continue
+        rows = torch.empty(sum(len(state[name]) for state in states), first.shape[1])
+        for rank, state in enumerate(states):
+            rows[rank::WORKERS] = state[name]
+        found[name.removesuffix(".rows")] = rows
+    return found
+
+
+def weights_of(root: Path, name: str, what: str = "module") -> dict[str, Tensor]:
+    return put_together([newest_of(folder)["party"][what] for folder in folders(root, name)])
+
+
+def largest_difference(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> float:
+    assert left.keys() == right.keys()
+    return max((left[name] - right[name]).abs().max().item() for name in left)
+
+
+@pytest.mark.parametrize("name", PARTIES)
+def test_workers_end_with_the_weights_of_one_process(workplace: Path, name: str) -> None:
+    """Those as trained and those of the best evaluation; one is under way beside each step."""
+    whole = newest_of(workplace / "runs" / "whole")
+    assert whole["run"]["step"] == STEPS
+    # Sums of float32 numbers in another order, and of Adam where gradients are tiny.
+    assert largest_difference(weights_of(workplace, name), whole[f"party-{name}"]["module"]) < 2e-6
+    assert largest_difference(weights_of(workplace, name, "kept"), whole[f"party-{name}"]["kept"]) < 2e-6
+
+
+@pytest.mark.parametrize(("name", "rows"), [("shop", 36 + 51), ("paper", 49)])
+def test_a_worker_holds_and_saves_its_part_of_rows_and_of_the_optimisers_state(
+    workplace: Path, name: str, rows: int
+) -> None:
+    held = 0
+    for folder in folders(workplace, name):
+        party = newest_of(folder)["party"]
+        own = {key: len(value) for key, value in party["module"].items() if key.endswith(".table.rows")}
+        state = party["optimizer"]["embeddings"]["state"].values()
+        assert [len(one["sum"]) for one in state] == list(own.values())
+        held += sum(own.values())
+    assert held == rows
+
+
+def test_the_finished_half_has_whole_tables_and_computes_in_one_process(workplace: Path) -> None:
+    parts = {}
+    for name in PARTIES:
+        ours = safetensors.torch.load_file(workplace / "runs" / name / "model" / "weights.safetensors")
+        theirs = safetensors.torch.load_file(workplace / "runs" / "whole" / "model" / name / "weights.safetensors")
+        assert largest_difference(ours, theirs) < 2e-6
+        assert largest_difference(ours, weights_of(workplace, name, "kept")) == 0.0
+        parts[name] = [
+            load_half(folder).party(click_data()[name], device=torch.device("cpu"))
+            for folder in (workplace / "runs" / name / "model", workplace / "runs" / "whole" / "model" / name)
+        ]
+    rows = torch.arange(50)
+    outputs = []
+    for shop, paper in zip(parts["shop"], parts["paper"], strict=True):
+        assert isinstance(shop, ActiveParty)
+        assert isinstance(paper, PassiveParty)
+        outputs.append(shop.run_top([paper.activate(paper.train_batch(rows))], shop.train_batch(rows)))
+    assert torch.allclose(*outputs, rtol=0, atol=1e-5)
+
+
+def test_figures_are_those_of_one_process(workplace: Path) -> None:
+    together, whole = (
+        [json.loads(line) for line in (workplace / "runs" / run / "metrics.jsonl").read_text().splitlines()]
+        for run in ("shop", "whole")
+    )
+    assert [line["step"] for line in together] == [line["step"] for line in whole]
+    for one, other in zip(together, whole, strict=True):
+        assert one == pytest.approx(other, abs=1e-5, nan_ok=True)
+
+
+def _until(ready: Any, what: str) -> None:
+    deadline = time.monotonic() + 90
+    while not ready():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def _reached(folder: Path, step: int) -> bool:
+    return max(checkpoint.steps(folder / "checkpoints"), default=0) >= step
+
+
+@pytest.fixture
+def disturbed(tmp_path: Path, checkout: Path) -> Iterator[tuple[Path, dict[str, dict[str, Command]]]]:
+    """The same run under way, in another folder."""
+    place(tmp_path)
+    parties = {name: start_party(checkout, tmp_path, name) for name in PARTIES}
+    yield tmp_path, parties
+    for workers in parties.values():
+        for one in workers.values():
+            one.kill()
+
+
+@pytest.mark.parametrize("name", PARTIES)
+def test_a_run_ends_like_an_undisturbed_one_when_a_worker_with_its_rows_is_killed(
+    name: str, workplace: Path, disturbed: tuple[Path, dict[str, dict[str, Command]]], checkout: Path
+) -> None:
+    folder, parties = disturbed
+    _until(lambda: _reached(folder / "runs" / name, 20), "a checkpoint")
+
+    parties[name][f"{name} 1"].send_signal(signal.SIGKILL)
+    assert {one.wait(60) for one in parties[name].values()} <= {-9, 2}
+    assert not _reached(folder / "runs" / name, STEPS), "it was over before it was disturbed"
+    parties[name] = start_party(checkout, folder, name)
+    finished({key: one for workers in parties.values() for key, one in workers.items()})
+
+    for party in PARTIES:
+        for ours, known in zip(folders(folder, party), folders(workplace, party), strict=True):
+            found, expected = (newest_of(one)["party"]["module"] for one in (ours, known))
+            assert same_weights(found, expected), party
+
+
+def copied(workplace: Path, folder: Path) -> None:
+    place(folder)
+    for name in PARTIES:
+        shutil.copytree(workplace / "runs" / name, folder / "runs" / name)
+
+
+def test_a_run_does_not_go_on_with_tables_that_are_no_longer_divided(
+    workplace: Path, tmp_path: Path, checkout: Path
+) -> None:
+    copied(workplace, tmp_path)
+    more = ("model.tables=replicated", "train.epochs=13")
+    workers = {key: one for name in PARTIES for key, one in start_party(checkout, tmp_path, name, *more).items()}
+    said = {key: " ".join(one.communicate(timeout=90)[1].split()) for key, one in workers.items()}
+    assert {one.returncode for one in workers.values()} == {2}
+    assert any("rows of tables here was 0 mod 2 and is all" in words for words in said.values()), said
+
+
+def test_a_finished_run_that_is_started_again_writes_its_half_again(
+    workplace: Path, tmp_path: Path, checkout: Path
+) -> None:
+    copied(workplace, tmp_path)
+    half = tmp_path / "runs" / "paper" / "model"
+    shutil.rmtree(half)
+    said = finished(start_party(checkout, tmp_path, "paper"))
+    assert "finished this run before" in said["paper 0"]
+    ours, known = (
+        safetensors.torch.load_file(one / "weights.safetensors")
+        for one in (half, workplace / "runs" / "paper" / "model")
+    )
+    assert same_weights(ours, known)
+
+
+def test_check_says_what_one_worker_would_hold(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(workplace)
+    assert main(["check", "run.yaml", "--as", "paper", "--out", "runs/new"]) == 0
+    # 25 of 49 rows of 3 numbers, and a layer of 8 on 2 + 6 inputs.
+    assert "model: 147 weights" in capsys.readouterr().out
