@@ -258,6 +258,20 @@ def test_a_run_does_not_go_on_with_tables_that_are_no_longer_divided(
     assert any("rows of tables here was 0 mod 2 and is all" in words for words in said.values()), said
 
 
+def test_folders_of_workers_that_changed_places_are_refused(workplace: Path, tmp_path: Path, checkout: Path) -> None:
+    """Their rows would be taken for others, of which there are as many or nearly."""
+    copied(workplace, tmp_path)
+    first, second = (folder / "checkpoints" for folder in folders(tmp_path, "paper"))
+    first.rename(tmp_path / "aside")
+    second.rename(first)
+    (tmp_path / "aside").rename(second)
+    more = ("train.epochs=13", "network.meeting_s=15")
+    workers = {key: one for name in PARTIES for key, one in start_party(checkout, tmp_path, name, *more).items()}
+    said = {key: " ".join(one.communicate(timeout=90)[1].split()) for key, one in workers.items()}
+    assert {one.returncode for one in workers.values()} == {2}
+    assert any("rows of tables here was 1 mod 2 and is 0 mod 2" in words for words in said.values()), said
+
+
 def test_a_finished_run_that_is_started_again_writes_its_half_again(
     workplace: Path, tmp_path: Path, checkout: Path
 ) -> None:
