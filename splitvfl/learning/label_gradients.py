@@ -492,7 +492,7 @@ class LabelGradientSource:
         device = drawing_device(output.device)
         with without_autocast(output.device):
             targets = self._targets.detach()
-            gradient, of_values = self._of_loss(output, targets)
+            gradient, of_values = self._of_loss(output, targets) if len(output) else (self._of_one(output, targets), {})
             pulled = [
                 torch.autograd.grad(
                     edge, list(crossed.values()), grad_outputs=along, retain_graph=True, allow_unused=True
@@ -509,10 +509,16 @@ class LabelGradientSource:
                 values=self._values,
                 classes=self._classes,
                 loss=self._loss,
-                loss_gradient=gradient.to(device),
+                loss_gradient=gradient.to(device) if len(output) else None,
                 of_values={value: found.to(device) for value, found in of_values.items()},
                 jacobian=jacobian[0].unsqueeze(0) if len(jacobian) == 1 else torch.stack(jacobian),  # one is not copied
             )
+
+    def _of_one(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss gradient of one record of zeros, for a worker without records: what form gradients have."""
+        return _loss_gradient(
+            self._loss, output.new_zeros(1, *output.shape[1:]), targets.new_zeros(1, *targets.shape[1:])
+        )
 
     def _of_loss(self, output: Tensor, targets: Tensor) -> tuple[Tensor, dict[float, Tensor]]:
         """Return the loss gradient at the outputs under the targets, and, of two values, under each."""
@@ -584,7 +590,7 @@ def _combinations(output: Tensor, gradient: Tensor) -> list[Tensor]:
     chosen = torch.eye(gradient.shape[1])
     if _sums_to_zero(gradient):
         chosen = chosen[1:] - chosen[0]
-    return [row.to(output).expand(gradient.shape).reshape(output.shape) for row in chosen]
+    return [row.to(output).expand(len(output), -1).reshape(output.shape) for row in chosen]
 
 
 def _sums_to_zero(gradient: Tensor) -> bool:

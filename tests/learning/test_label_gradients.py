@@ -18,7 +18,7 @@ from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.defenses import Isotropic
 from splitvfl.errors import ArgumentError, HookError, PrivacyError
 from splitvfl.hooks import Secrets, View
-from splitvfl.learning.label_gradients import LabelGradients
+from splitvfl.learning.label_gradients import LabelGradients, LabelGradientSource
 from splitvfl.learning.tasks import Binary, Multiclass, Regression, Task
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run.trainer import Trainer
@@ -171,6 +171,34 @@ def test_every_cut_gets_its_own_part() -> None:
         other = torch.where(labels[:, None] == 1, first.under(0.0), first.under(1.0))
         torch.testing.assert_close(other, curious[name].clean[1], rtol=1e-9, atol=1e-15)
         torch.testing.assert_close(second.change(), first.change())
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_worker_without_records_adds_nothing_to_what_all_know(classes: int) -> None:
+    """Its part has the form of the others', which could not be put together with it otherwise."""
+    torch.manual_seed(0)
+    task: Task = Binary() if classes == 2 else Multiclass(classes)
+    top, activation = deep_top(task.outputs), torch.randn(ROWS, WIDTH)
+    labels = torch.arange(ROWS) % classes if classes > 2 else (torch.arange(ROWS) % 3 == 0).float()
+
+    def known(rows: slice) -> LabelGradients:
+        leaf = activation[rows].requires_grad_()
+        source = LabelGradientSource(task.loss, labels[rows])
+        outputs = source.follow(top(leaf), {"lab": leaf}, classes=classes, values=tuple(map(float, range(classes))))
+        outputs.sum().backward()
+        found = source.at("lab")
+        assert found is not None
+        return found
+
+    whole, parts = known(slice(0, ROWS)), [known(slice(0, ROWS)), known(slice(ROWS, ROWS))]
+    given: list[list[Tensor]] = [[], []]
+    assert parts[1].of_all(given[1].append) is None  # type: ignore[arg-type]
+    assert parts[0].of_all(given[0].append) is None  # type: ignore[arg-type]
+    laid = iter(zip(*given, strict=True))
+    together = parts[0].of_all(lambda own: torch.cat(next(laid)))
+    assert together is not None
+    for value in range(classes):
+        torch.testing.assert_close(together.under(float(value)), whole.under(float(value)))
 
 
 def test_regression_has_no_values_and_a_range_is_given() -> None:
