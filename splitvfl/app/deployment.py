@@ -283,6 +283,8 @@ class Deployment:
             "batches in flight": str(exchange.in_flight),
             ROWS_HERE: self.assembly.rows_here,
         }
+        if self._team.size > 1:  # what a folder holds of defenses was drawn and answered for one worker's records
+            own["number of this worker"] = str(self._team.rank)
         return RunSettings(
             batches=self._batches,
             schedule=schedule,

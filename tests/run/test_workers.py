@@ -239,6 +239,24 @@ def test_a_folder_of_a_worker_that_is_lost_is_missed(workplace: Path, tmp_path: 
         assert "worker 1 of lab has no checkpoint" in " ".join(said[f"lab {rank}"].split())
 
 
+def test_a_worker_does_not_go_on_with_the_folder_of_another(workplace: Path, tmp_path: Path, checkout: Path) -> None:
+    """With its noise, for records that it was not drawn for, and without what was answered of its own."""
+    place(tmp_path)
+    for name in PARTIES:
+        shutil.copytree(workplace / "runs" / name, tmp_path / "runs" / name)
+    first, second = (folder / "checkpoints" for folder in folders(tmp_path, "lab"))
+    aside = tmp_path / "aside"
+    for source, target in ((first, aside), (second, first), (aside, second)):
+        source.rename(target)
+    longer = "train.epochs=13"
+    waiting, workers = (start_party(checkout, tmp_path, name, longer) for name in PARTIES)
+    said = {key: " ".join(one.communicate(timeout=90)[1].split()) for key, one in workers.items()}
+    for one in waiting.values():  # for a lab that comes with the right ones
+        one.kill()
+    assert {one.returncode for one in workers.values()} == {2}
+    assert any(f"number of this worker was {1 - rank} and is {rank}" in said[f"lab {rank}"] for rank in range(WORKERS))
+
+
 def test_workers_with_different_files_are_told_what_differs(tmp_path: Path, checkout: Path) -> None:
     place(tmp_path)
     (port,) = free_ports(1)
