@@ -10,7 +10,7 @@ from torch import Tensor
 from splitvfl.claims import NoPromise
 from splitvfl.defenses.score_noise import as_classes, largest, like_scores
 from splitvfl.errors import ArgumentError
-from splitvfl.hooks import Crossing, Secrets
+from splitvfl.hooks import Crossing, Scope, Secrets
 
 
 class ClassLabel:
@@ -35,6 +35,7 @@ class ClassLabel:
 
     name: ClassVar[str] = "class-label"
     crossing: ClassVar[Crossing] = "scores"
+    scope: ClassVar[Scope] = "row"
     needs_probabilities: ClassVar[bool] = True
 
     def __init__(self, *, epsilon: float) -> None:

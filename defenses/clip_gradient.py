@@ -11,7 +11,7 @@ from splitvfl.claims import NoPromise, RowNorm
 from splitvfl.defenses.row_norms import log_change, row_norms
 from splitvfl.defenses.setting_checks import check_positive
 from splitvfl.errors import ArgumentError
-from splitvfl.hooks import Secrets
+from splitvfl.hooks import Scope, Secrets
 
 
 class ClipGradient:
@@ -55,6 +55,11 @@ class ClipGradient:
             raise ArgumentError(f"quantile must lie in [0, 1), got {quantile}")
         self.bound = bound
         self.quantile = quantile
+
+    @property
+    def scope(self) -> Scope:
+        """Rows where the bound is fixed; a quantile is one of a batch."""
+        return "batch" if self.bound is None else "row"
 
     def claims(self) -> tuple[RowNorm | NoPromise, ...]:
         """Return what is claimed: the norm of rows; with ``quantile`` none, as it is another in each batch."""

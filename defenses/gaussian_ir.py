@@ -9,7 +9,7 @@ from torch import Tensor
 from splitvfl.claims import Gaussian, NoPromise
 from splitvfl.defenses.row_norms import row_norms, rows_within
 from splitvfl.defenses.setting_checks import check_positive
-from splitvfl.hooks import Crossing, Secrets
+from splitvfl.hooks import Crossing, Scope, Secrets
 
 
 class GaussianIR:
@@ -44,6 +44,7 @@ class GaussianIR:
 
     name: ClassVar[str] = "gaussian-ir"
     crossing: ClassVar[Crossing] = "activation"
+    scope: ClassVar[Scope] = "row"
 
     def __init__(self, *, clip: float, sigma: float) -> None:
         check_positive(clip=clip, sigma=sigma)

@@ -11,7 +11,7 @@ from splitvfl.claims import Gaussian, NoPromise
 from splitvfl.defenses.row_norms import log_noise, row_norms
 from splitvfl.defenses.setting_checks import check_positive
 from splitvfl.errors import ArgumentError
-from splitvfl.hooks import Secrets
+from splitvfl.hooks import Scope, Secrets
 
 _DEFAULT_RATIO = 5.0
 
@@ -52,6 +52,11 @@ class Isotropic:
         check_positive(**{name: value for name, value in given.items() if value is not None})
         self.ratio = _DEFAULT_RATIO if ratio is None and sigma is None else ratio
         self.sigma = sigma
+
+    @property
+    def scope(self) -> Scope:
+        """Rows where sigma is fixed; with ``ratio`` the largest row of a batch decides."""
+        return "batch" if self.sigma is None else "row"
 
     def claims(self) -> tuple[Gaussian | NoPromise, ...]:
         """Return what is claimed: with ``sigma`` the noise, so that a bound on the rows before it stays known."""

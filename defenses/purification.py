@@ -11,7 +11,7 @@ from torch import Tensor
 from splitvfl.claims import NoPromise
 from splitvfl.defenses.score_noise import as_classes, largest, like_scores
 from splitvfl.errors import ArgumentError
-from splitvfl.hooks import Crossing, Secrets
+from splitvfl.hooks import Crossing, Scope, Secrets
 
 # What the scores of a record may sum to, beside 1: sums of float32 numbers.
 _SUM_WITHIN = 1e-4
@@ -46,6 +46,11 @@ class Purification:
         if not (temperature > 0 and math.isfinite(temperature)):
             raise ArgumentError(f"temperature must be positive and finite, got {temperature}")
         self.temperature = float(temperature)
+
+    @property
+    def scope(self) -> Scope:
+        """Rows, but for a map of one's own, which sees a batch."""
+        return "row" if type(self).purified is Purification.purified else "batch"
 
     def purified(self, shares: Tensor) -> Tensor:
         """Return the map of scores of k classes.

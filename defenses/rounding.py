@@ -9,7 +9,7 @@ from torch import Tensor
 
 from splitvfl.claims import NoPromise
 from splitvfl.errors import ArgumentError
-from splitvfl.hooks import Crossing, Secrets
+from splitvfl.hooks import Crossing, Scope, Secrets
 
 _MOST_DECIMALS = 15  # more than a float64 in [0, 1] holds
 
@@ -36,6 +36,7 @@ class Rounding:
 
     name: ClassVar[str] = "rounding"
     crossing: ClassVar[Crossing] = "scores"
+    scope: ClassVar[Scope] = "row"
 
     def __init__(self, *, decimals: int) -> None:
         if not isinstance(decimals, int) or isinstance(decimals, bool) or not 0 <= decimals <= _MOST_DECIMALS:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from splitvfl.claims import NoPromise
 from splitvfl.errors import ArgumentError, PrivacyError
-from splitvfl.hooks import Crossing, Secrets
+from splitvfl.hooks import Crossing, Scope, Secrets
 
 Scheme = Literal[1, 2, 3, "optimum"]
 
@@ -61,6 +61,7 @@ class ScoreNoise:
 
     name: ClassVar[str] = "score-noise"
     crossing: ClassVar[Crossing] = "scores"
+    scope: ClassVar[Scope] = "row"
     needs_probabilities: ClassVar[bool] = True
 
     def __init__(

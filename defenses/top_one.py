@@ -9,7 +9,7 @@ from torch import Tensor
 
 from splitvfl.claims import NoPromise
 from splitvfl.defenses.score_noise import as_classes, largest, like_scores
-from splitvfl.hooks import Crossing, Secrets
+from splitvfl.hooks import Crossing, Scope, Secrets
 
 
 class TopOne:
@@ -27,6 +27,7 @@ class TopOne:
 
     name: ClassVar[str] = "top-one"
     crossing: ClassVar[Crossing] = "scores"
+    scope: ClassVar[Scope] = "row"
     needs_probabilities: ClassVar[bool] = True
 
     def claims(self) -> tuple[NoPromise]:

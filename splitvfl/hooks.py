@@ -44,6 +44,13 @@ Optional class attributes refine a hook:
     A number by which tables sort attacks. Default: behind all that have one, as they come.
 ``crossing`` (defenses)
     Which message it changes: ``"gradient"`` (default), ``"activation"``, ``"scores"`` or ``"labels"``.
+``scope`` (defenses)
+    On what of a message it has to act where its party is several workers, each with its part of every batch.
+    ``"batch"`` (default): on all of it; worker 0 gathers the message, defends it with one generator and one memory, and
+    every worker sends its part: the numbers of one process. ``"row"``: what is done to a record's row depends on no
+    other row, not on how many there are either, apart from the noise; every worker defends its own part, with a
+    generator of its own: the distribution of one process. It is about the class that says so: a class derived from it
+    with a ``__call__`` of its own says it anew. Not with ``needs_label_gradients``.
 ``needs_binary_labels`` (defenses)
     ``True`` where its mathematics holds for labels in {0, 1} only. Default: ``False``.
 ``needs_logistic_loss`` (defenses of the gradient)
@@ -152,6 +159,7 @@ Target = Literal["labels", "features"]
 Moment = Literal["every-step", "after-training"]
 RecordLoss = Callable[[Tensor, Tensor], Tensor]
 Phase = Literal["training", "evaluation", "prediction"]
+Scope = Literal["batch", "row"]
 
 CROSSINGS: tuple[Crossing, ...] = ("activation", "gradient", "scores", "labels")
 PHASES: tuple[Phase, ...] = ("training", "evaluation", "prediction")
@@ -690,6 +698,34 @@ def target_of(attack: object) -> Target:
 def needs_label_gradients(defense: object) -> bool:
     """Return whether a defense reads what a message would be under every label."""
     return _truth(defense, "needs_label_gradients")
+
+
+def scope_of(defense: object) -> Scope:
+    """Return on what of a message a defense has to act: ``"batch"`` unless it says ``"row"`` of its own ``__call__``.
+
+    Raises:
+        HookError: If it says anything else, or ``"row"`` where it needs gradients under every label: these are known
+            of a whole batch.
+    """
+    said = getattr(defense, "scope", "batch") if _says_itself(defense, "scope") else "batch"
+    if said == "batch":
+        return "batch"
+    if said != "row":
+        raise HookError(f"{hook_name(defense)}: scope must be 'batch' or 'row', got {said!r}")
+    if needs_label_gradients(defense):
+        raise HookError(
+            f"{hook_name(defense)}: scope is 'row', and it needs gradients under every label, which are known of a "
+            "whole batch: leave scope out"
+        )
+    return "row"
+
+
+def _says_itself(hook: object, attribute: str) -> bool:
+    """Return whether an attribute is about a hook's own ``__call__``, not one of a class above or of what it wraps."""
+    if attribute in getattr(hook, "__dict__", {}):
+        return True
+    author = next((base for base in type(hook).__mro__ if {attribute, "__call__"} & vars(base).keys()), object)
+    return attribute in vars(author)
 
 
 def soft_classes_of(defense: object) -> int | None:

@@ -30,6 +30,7 @@ from splitvfl.hooks import (
     moment_of,
     needs_label_gradients,
     needs_of,
+    scope_of,
     target_of,
 )
 from splitvfl.hooks import call_defense as call
@@ -54,11 +55,15 @@ class AttackRow:
 
 @dataclass(frozen=True)
 class DefenseRow:
-    """One defense; ``noisy``: it draws from its generator; ``residues``: it takes cuts of width 1 of linear models."""
+    """One defense; ``noisy``: it draws from its generator; ``residues``: it takes cuts of width 1 of linear models.
+
+    ``scope``: on what of a message it has to act where a party is several workers.
+    """
 
     make: Callable[[], Any]
     noisy: bool = True
     residues: bool = False
+    scope: str = "batch"
 
     def halves(self) -> tuple[nn.Module, nn.Module]:
         """A bottom of six columns, and a top."""
@@ -110,7 +115,7 @@ ATTACKS = {
 
 DEFENSES = {
     "isotropic": DefenseRow(defenses.Isotropic),
-    "isotropic-sigma": DefenseRow(lambda: defenses.Isotropic(sigma=0.1)),
+    "isotropic-sigma": DefenseRow(lambda: defenses.Isotropic(sigma=0.1), scope="row"),
     "max-norm": DefenseRow(defenses.MaxNorm),
     "sumkl-ratio": DefenseRow(lambda: defenses.SumKL(ratio=1.0)),
     "sumkl-power": DefenseRow(lambda: defenses.SumKL(power=0.1)),
@@ -122,7 +127,7 @@ DEFENSES = {
     "axis-sumkl-ratio": DefenseRow(lambda: defenses.AxisSumKL(ratio=1.0)),
     "axis-sumkl-power": DefenseRow(lambda: defenses.AxisSumKL(power=0.1)),
     "axis-sumkl-detection": DefenseRow(lambda: defenses.AxisSumKL(detection_error=0.4)),
-    "gaussian-ir": DefenseRow(lambda: defenses.GaussianIR(clip=1.0, sigma=0.1)),
+    "gaussian-ir": DefenseRow(lambda: defenses.GaussianIR(clip=1.0, sigma=0.1), scope="row"),
     "coefficient-noise-sigma": DefenseRow(lambda: defenses.CoefficientNoise(sigma=0.5, clip=2.0)),
     "laplace-residue-sigma": DefenseRow(lambda: defenses.LaplaceResidue(epsilon=1.0), residues=True),
     "multiplicative-laplace-residue-bound": DefenseRow(
@@ -135,13 +140,13 @@ DEFENSES = {
     "randomised-response": DefenseRow(lambda: defenses.RandomisedResponse(epsilon=1.0)),
     "record-gaussian": DefenseRow(lambda: defenses.RecordGaussian(detection_error=0.4)),
     "record-gaussian-epsilon": DefenseRow(lambda: defenses.RecordGaussian(epsilon=1.0, delta=1e-5)),
-    "class-label": DefenseRow(lambda: defenses.ClassLabel(epsilon=0.01), noisy=False),
-    "purification": DefenseRow(lambda: defenses.Purification(temperature=3.0), noisy=False),
-    "score-noise-1": DefenseRow(lambda: defenses.ScoreNoise(scheme=1, power=1.0), noisy=False),
-    "score-noise-3": DefenseRow(lambda: defenses.ScoreNoise(scheme=3, power=1.0), noisy=False),
-    "top-one": DefenseRow(defenses.TopOne, noisy=False),
-    "rounding": DefenseRow(lambda: defenses.Rounding(decimals=2), noisy=False),
-    "clip-gradient-bound": DefenseRow(lambda: defenses.ClipGradient(bound=0.05), noisy=False),
+    "class-label": DefenseRow(lambda: defenses.ClassLabel(epsilon=0.01), noisy=False, scope="row"),
+    "purification": DefenseRow(lambda: defenses.Purification(temperature=3.0), noisy=False, scope="row"),
+    "score-noise-1": DefenseRow(lambda: defenses.ScoreNoise(scheme=1, power=1.0), noisy=False, scope="row"),
+    "score-noise-3": DefenseRow(lambda: defenses.ScoreNoise(scheme=3, power=1.0), noisy=False, scope="row"),
+    "top-one": DefenseRow(defenses.TopOne, noisy=False, scope="row"),
+    "rounding": DefenseRow(lambda: defenses.Rounding(decimals=2), noisy=False, scope="row"),
+    "clip-gradient-bound": DefenseRow(lambda: defenses.ClipGradient(bound=0.05), noisy=False, scope="row"),
     "clip-gradient-quantile": DefenseRow(lambda: defenses.ClipGradient(quantile=0.5), noisy=False),
     "discretise": DefenseRow(defenses.Discretise, noisy=False),
     "top-k": DefenseRow(defenses.TopK, noisy=False),
@@ -484,6 +489,65 @@ def test_a_defense_declares_what_it_is(name: str) -> None:
     defense = DEFENSES[name].make()
     assert name.startswith(hook_name(defense))
     assert crossing_of(defense) in CROSSINGS
+    assert scope_of(defense) == DEFENSES[name].scope
+
+
+class Silent(Secrets):
+    """Secrets with a known number in the place of each that is drawn: noise without chance, its scale as it is."""
+
+    def add_normal(self, message: Tensor, scale: float | Tensor) -> Tensor:
+        return (message.double() + scale).to(message.dtype)
+
+    add_laplace = add_normal  # type: ignore[assignment]
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.ones(shape, dtype=torch.float64)
+
+    laplace = normal
+
+    def uniform(self, *shape: int) -> Tensor:
+        return torch.full(shape, 0.3, dtype=torch.float64)
+
+
+def sent_silently(name: str, message: Tensor, rows: slice, dtype: torch.dtype) -> Tensor:
+    own = Silent(party="bank", step=0, generator=random(0), ids=ids_of()[rows], labels=labels_of()[rows].to(dtype))
+    return call_defense(DEFENSES[name].make(), message[rows], own)
+
+
+def sent_as_one_and_row_by_row(name: str, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """What a defense sends of a batch of rows of many lengths, and of every row of it alone."""
+    message = message_for(DEFENSES[name].make(), width, dtype)
+    if crossing_of(DEFENSES[name].make()) in ("gradient", "activation"):
+        message = message * torch.logspace(-3, 1, ROWS, dtype=dtype)[:, None]
+        message[5] = 0.0
+    parts = [sent_silently(name, message, slice(row, row + 1), dtype) for row in range(ROWS)]
+    return sent_silently(name, message, slice(0, ROWS), dtype), torch.cat(parts)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [1, 2, 5])
+@pytest.mark.parametrize("name", [name for name, row in DEFENSES.items() if row.scope == "row"])
+def test_what_acts_on_rows_gives_each_what_it_gives_it_alone(name: str, width: int, dtype: torch.dtype) -> None:
+    """Noise apart, but not its scale: workers that have some of the rows each send what one process would."""
+    together, alone = sent_as_one_and_row_by_row(name, width, dtype)
+    # Norms of rows may be summed up in another order: some roundings.
+    torch.testing.assert_close(together, alone, rtol=16 * torch.finfo(dtype).eps, atol=1e-30)
+
+
+# They look at more than a row: at statistics of the batch, or at how many rows it has.
+OF_BATCHES = (
+    *("isotropic", "max-norm", "sumkl-ratio", "sumkl-power", "sumkl-detection"),
+    *("axis-gaussian-ratio", "axis-gaussian-detection", "axis-sumkl-ratio", "axis-sumkl-power", "axis-sumkl-detection"),
+    *("coefficient-noise-sigma", "laplace-residue-sigma", "multiplicative-laplace-residue-bound"),
+    *("clip-gradient-quantile", "discretise", "top-k"),
+)
+
+
+@pytest.mark.parametrize("name", OF_BATCHES)
+def test_what_acts_on_batches_does_not(name: str) -> None:
+    """Else it would cost workers a gathering for nothing, and the test above could not fail."""
+    together, alone = sent_as_one_and_row_by_row(name, 5, torch.float64)
+    assert not torch.allclose(together, alone, rtol=1e-3, atol=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

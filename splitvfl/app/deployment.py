@@ -55,7 +55,7 @@ from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.coordinator import ThirdParty
 from splitvfl.exchange.evaluation import EvaluationPlan
 from splitvfl.exchange.handshake import TaskSpec, agreed_settings, terms_of
-from splitvfl.hooks import Attack, hook_name, moment_of, refusal_of, target_of
+from splitvfl.hooks import Attack, hook_name, moment_of, placed, refusal_of, scope_of, target_of
 from splitvfl.leakage.judging import Leak
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
@@ -315,13 +315,15 @@ class Deployment:
         config = self._config
         if not config.defenses and self.assembly.noise is None and not self.assembly.exchange.draws_records:
             return {}
-        sections = {
+        sections: dict[str, Any] = {
             "defenses": [hook.model_dump(mode="json") for hook in config.defenses],
             # Without what makes no other weights but by rounding, and is compared by itself.
             "model": config.model.model_dump(mode="json", exclude={"tables"}),
             "optimizer": config.train.optimizer.model_dump(mode="json"),
             "embedding_optimizer": (tables := config.train.embedding_optimizer) and tables.model_dump(mode="json"),
         }
+        if self._team.size > 1:  # at which worker noise is drawn
+            sections["scope of defenses"] = [scope_of(placed(defense)[0]) for defense in self.assembly.defenses()]
         return {name: json.dumps(section, sort_keys=True) for name, section in sections.items()}
 
     def _agreed(self) -> dict[str, object]:
@@ -402,7 +404,7 @@ class Deployment:
 
     def _prepare(self, party: Party) -> None:
         train, seed = self._config.train, self._config.train.private_seed_for_experiments
-        party.team = self._team
+        party.join(self._team)
         party.prepare(
             seed=secrets.randbits(63) if seed is None else derive_seed(seed, "party", party.name),
             device=choose_device(train.device),
@@ -416,8 +418,6 @@ class Deployment:
 
     def _join_team(self, party: Party) -> None:
         """Make a party one worker of several, with randomness of its own; it gets worker 0's weights at step 0."""
-        for cut in party.cuts.values() if isinstance(party, ActiveParty) else ():
-            cut.team = self._team
         if self._team.size == 1:
             return
         check_replicable(party, self._config)

@@ -29,6 +29,7 @@ from splitvfl.hooks import (
     Crossing,
     Defense,
     Phase,
+    Scope,
     Secrets,
     blaming,
     call_defense,
@@ -38,6 +39,7 @@ from splitvfl.hooks import (
     hook_name,
     needs_label_gradients,
     record_loss_of,
+    scope_of,
 )
 from splitvfl.leakage.judging import Handle
 from splitvfl.leakage.watching import unused
@@ -46,6 +48,7 @@ from splitvfl.learning.precision import widened
 from splitvfl.learning.randomness import derive_seed, entropic_generator
 from splitvfl.learning.sampling import drawing_device
 from splitvfl.privacy.sampling import Keystream
+from splitvfl.team.team import Alone, Team
 
 
 class _Attached:
@@ -56,6 +59,7 @@ class _Attached:
         self.label = label
         # Asked now: what it answers later, when its settings may have changed, would be another promise.
         self.claims = claims_of(defense)
+        self.scope = scope_of(defense)
         self.needs_label_gradients = needs_label_gradients(defense)
         self.hides_labels = any(isinstance(claim, LABEL_CLAIMS) for claim in self.claims)
         self._seed = seed
@@ -70,7 +74,11 @@ class _Attached:
             self._keystream = Keystream()
         return self._keystream
 
-    def generator(self, device: torch.device) -> torch.Generator:
+    def generator(self, device: torch.device, worker: int = 0) -> torch.Generator:
+        """Return the generator of one worker: of one seed each has another, worker 0 that of one process.
+
+        The same noise on two rows of a step could be subtracted.
+        """
         device = drawing_device(device)
         if self._generator is None or self._generator.device.type != device.type:
             if self._saved is not None:
@@ -79,7 +87,8 @@ class _Attached:
             elif self._seed is None:
                 self._generator = entropic_generator(device)
             else:
-                self._generator = torch.Generator(device).manual_seed(self._seed)
+                seed = derive_seed(self._seed, "worker", worker) if worker else self._seed
+                self._generator = torch.Generator(device).manual_seed(seed)
         return self._generator
 
     def state_dict(self) -> dict[str, Any]:
@@ -152,11 +161,15 @@ class DefenseChain:
     Args:
         crossing: Which message they change.
         party: The sender.
+
+    Attributes:
+        team: The workers of the sender, each with a part of every message.
     """
 
     def __init__(self, crossing: Crossing, party: str) -> None:
         self.crossing: Crossing = crossing
         self.party = party
+        self.team: Team = Alone()
         self.measurements: dict[str, float] = {}
         self._attached: list[_Attached] = []
         self._agreed: float | None = None
@@ -206,6 +219,11 @@ class DefenseChain:
         return Handle(lambda: self._attached.remove(attached))
 
     @property
+    def scope(self) -> Scope:
+        """On what they act together: on rows if each of them does, or none is there; else on whole messages."""
+        return "row" if all(attached.scope == "row" for attached in self._attached) else "batch"
+
+    @property
     def with_own_loss(self) -> Defense | None:
         """The label defense that computes the loss in place of the task, if there is one: the last."""
         last = self._attached[-1].defense if self._attached else None
@@ -223,7 +241,7 @@ class DefenseChain:
     def draw_generators(self, device: torch.device) -> None:
         """Draw the generators that are drawn at first use otherwise, so that :meth:`state_dict` holds them."""
         for attached in self._attached:
-            attached.generator(device)
+            attached.generator(device, self.team.rank)
             attached.keystream()
 
     def promises(self, epochs: int) -> list[str]:
@@ -295,6 +313,35 @@ class DefenseChain:
                 f"{known.why}, and nothing was sent"
             )
 
+    def apply_together(self, part: Tensor, *, step: int, ids: Tensor, labels: Tensor | None) -> Tensor:
+        """Return this worker's part of what is sent instead of the parts of all workers; of one process, :meth:`apply`.
+
+        Worker 0 defends what all have, one behind the other, with one generator and one memory. Where all defenses act
+        on rows, nothing is gathered: each worker defends its own part, with generators of its own.
+
+        Args:
+            part: This worker's part of the message, ``(n, …)``; of some workers without a row.
+            step: Number of the step.
+            ids: Record ids, ``(n,)``.
+            labels: Labels, ``(n,)``, if the sender has any.
+
+        Raises:
+            HookError: If a defense breaks its contract, or what it claims.
+            PrivacyError: If a defense lacks labels or ids, or rows are not bounded as agreed.
+            TeamError: If a worker could not go on, or is gone.
+        """
+        team = self.team
+        if team.size == 1 or self.scope == "row":
+            return self.apply(part, step=step, ids=ids, labels=labels)
+        self._check_agreed()
+        parts, every_id = team.gather(part), team.whole(ids)
+        every_label = None if labels is None else team.whole(labels)
+        sent: Sequence[Tensor] | None = None
+        if parts is not None:
+            whole = self.apply(torch.cat(parts), step=step, ids=every_id, labels=every_label)
+            sent = whole.split([len(one) for one in parts])
+        return team.scatter(sent, len(part)).to(part.device)
+
     def apply(
         self,
         message: Tensor,
@@ -305,7 +352,7 @@ class DefenseChain:
         label_gradients: LabelGradients | None = None,
         once: OneDraw | None = None,
     ) -> Tensor:
-        """Return what is sent instead of ``message``; the message itself when no defense is attached.
+        """Return what is sent instead of ``message``; the message itself when no defense is attached, or it has no row.
 
         Half-precision messages are defended in float32 and cast back after the noise; those on a device without
         float64 are defended on the CPU. Claims are about what defenses return in float32: a row at its bound may be
@@ -316,7 +363,7 @@ class DefenseChain:
             PrivacyError: If a defense lacks labels or ids, or rows are not bounded as agreed.
         """
         self._check_agreed()
-        if not self._attached:
+        if not self._attached or not len(message):
             return message
         device = drawing_device(message.device)
         sent = widened(message).to(device)
@@ -370,7 +417,7 @@ class DefenseChain:
 
     def _secrets(self, attached: _Attached, device: torch.device, **known: Any) -> Secrets:
         log = partial(self._log, attached.label)
-        generator, keystream = attached.generator(device), attached.keystream()
+        generator, keystream = attached.generator(device, self.team.rank), attached.keystream()
         return Secrets(party=self.party, generator=generator, keystream=keystream, log=log, **known)
 
     def _log(self, label: str, name: str, value: float) -> None:

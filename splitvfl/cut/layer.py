@@ -28,7 +28,7 @@ from splitvfl.leakage.judging import Handle, Leak
 from splitvfl.leakage.many_auditing import audit_for
 from splitvfl.leakage.message_audit import MessageAudit
 from splitvfl.learning.label_gradients import Drawn, LabelGradients, LabelGradientSource, Loss
-from splitvfl.team.team import Alone, Team
+from splitvfl.team.team import Team
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,6 @@ class CutLayer(nn.Module):
         steps: Forward passes with a gradient so far: number of the step that comes next.
         wire: The narrower dtype in which the gradient crosses, to which it is rounded after the defenses; ``None``: its
             own.
-        team: The workers of the active party, each with a part of every message.
     """
 
     def __init__(self, party: str = "passive", *, active: str = "active") -> None:
@@ -96,7 +95,6 @@ class CutLayer(nn.Module):
         self.loss_scale = 1.0
         self.wire: torch.dtype | None = None
         self.steps = 0
-        self.team: Team = Alone()
         self._leaks: list[Leak] = []
         self._audits: list[MessageAudit] = []
         self.shows: frozenset[str] = frozenset({"gradient"})
@@ -166,49 +164,79 @@ class CutLayer(nn.Module):
 
     def _defend_and_show(self, clean: Tensor, context: _CutContext) -> Tensor:
         known = None if context.source is None else context.source.at(self.party)
-        if self.team.size > 1 and (len(self.gradient) or self._leaks or self._audits):
-            return self._with_all_workers(clean, context, known)
-        return self._defended(clean, context, known)
+        if self.team.size == 1:
+            return self._defended_and_shown(clean, context, known)
+        if self.gradient.scope == "batch":
+            return self._defended_by_worker_0(clean, context, known)
+        # What a worker knows of other labels is of the mean over its own rows, in another unit than the message.
+        sent = self._defended(clean, context, None)
+        if self._leaks or self._audits:
+            self._shown_by_worker_0(clean, sent, context, known)
+        return sent
 
-    def _with_all_workers(self, part: Tensor, context: _CutContext, known: LabelGradients | None) -> Tensor:
+    def _defended_by_worker_0(self, part: Tensor, context: _CutContext, known: LabelGradients | None) -> Tensor:
         """Return this worker's part of what is sent: worker 0 has the whole message, defends it and shows it.
 
         Defenses have the statistics of a whole batch then, one generator and one memory, as in one process.
         """
-        assert context.ids is not None, "parties' records have ids"
         parts = self.team.gather(part)
-        held = (context.ids, context.labels, context.responses, context.view_source.activation)
-        ids, labels, responses, activation = (None if one is None else self.team.whole(one.detach()) for one in held)
-        known = None if known is None else known.of_all(self.team.whole)
+        whole, known = self._of_all_workers(context, known)
         sent: Sequence[Tensor] | None = None
         if parts is not None:
-            whole = replace(
-                context,
-                ids=ids,
-                labels=labels,
-                responses=responses,
-                binary_responses=None if responses is None else binary_responses_of(responses),
-                view_source=ViewSource(activation=activation),
-            )
-            sent = self._defended(torch.cat(parts), whole, known).split([len(one) for one in parts])
+            sent = self._defended_and_shown(torch.cat(parts), whole, known).split([len(one) for one in parts])
         return self.team.scatter(sent, len(part)).to(part)
+
+    def _shown_by_worker_0(
+        self, part: Tensor, sent: Tensor, context: _CutContext, known: LabelGradients | None
+    ) -> None:
+        """Let worker 0 show what all workers send, each of which has defended its part: to look on changes nothing."""
+        clean, all_sent = self.team.whole(part), self.team.whole(sent)
+        whole, known = self._of_all_workers(context, known)
+        if clean is not None and all_sent is not None:
+            self._check(known, clean)
+            self._show(clean, all_sent, whole, known)
+        self.team.collect(b"")  # where that fails at worker 0, nobody sends
+
+    def _of_all_workers(
+        self, context: _CutContext, known: LabelGradients | None
+    ) -> tuple[_CutContext, LabelGradients | None]:
+        """Return, at worker 0, the data of the forward passes of all workers; at the others, nothing of use."""
+        assert context.ids is not None, "parties' records have ids"
+        held = (context.ids, context.labels, context.responses, context.view_source.activation)
+        ids, labels, responses, activation = (None if one is None else self.team.whole(one.detach()) for one in held)
+        as_they_are = context.binary_responses is context.responses
+        whole = replace(
+            context,
+            ids=ids,
+            labels=labels,
+            responses=responses,
+            binary_responses=responses if as_they_are or responses is None else binary_responses_of(responses),
+            view_source=ViewSource(activation=activation),
+        )
+        return whole, None if known is None else known.of_all(self.team.whole)
+
+    def _defended_and_shown(self, clean: Tensor, context: _CutContext, known: LabelGradients | None) -> Tensor:
+        self._check(known, clean)
+        sent = self._defended(clean, context, known)
+        if self._leaks or self._audits:
+            if known is not None and known.drawn is not None:
+                clean = known.rows.to(clean).reshape(clean.shape)  # for the auditor; what came is drawn already
+            self._show(clean, sent, context, known)
+        return sent
+
+    def _check(self, known: LabelGradients | None, clean: Tensor) -> None:
+        if known is not None:
+            known.check(clean, party=self.party, mixing=self._mixing())
 
     def _defended(self, clean: Tensor, context: _CutContext, known: LabelGradients | None) -> Tensor:
         responses = context.binary_responses
-        if known is not None:
-            known.check(clean, party=self.party, mixing=self._mixing())
-            if known.drawn is not None:
-                responses = known.drawn.responses(context.labels)
+        if known is not None and known.drawn is not None:
+            responses = known.drawn.responses(context.labels)
         sent = self.gradient.apply(
             clean, step=context.step, ids=context.ids, labels=responses, label_gradients=known, once=context.once
         )
-        if known is not None and known.drawn is not None:
-            clean = known.rows.to(clean).reshape(clean.shape)  # for the auditor; what came is drawn already
-        if self.wire is not None:  # attacks look at what crosses
-            sent = sent.to(self.wire).to(sent.dtype)
-        if self._leaks or self._audits:
-            self._show(clean, sent, context, known)
-        return sent
+        # Attacks look at what crosses.
+        return sent if self.wire is None else sent.to(self.wire).to(sent.dtype)
 
     def _show(self, clean: Tensor, sent: Tensor, context: _CutContext, known: LabelGradients | None) -> None:
         if context.labels is None:
@@ -245,6 +273,11 @@ class CutLayer(nn.Module):
 
     def _mixing(self) -> str | None:
         return next(filter(None, map(batch_mixing_layer, self._tops)), None)
+
+    @property
+    def team(self) -> Team:
+        """The workers of the active party, each with a part of every message."""
+        return self.gradient.team
 
     @property
     def is_watched(self) -> bool:

@@ -239,6 +239,12 @@ class Party(ABC):
             weight.grad = gradient
         return [one for one in sums if one is not None]
 
+    def join(self, team: Team) -> None:
+        """Become one worker of several: what is defended as a whole is defended by them together from now on."""
+        self.team = team
+        for chain in self.chains().values():
+            chain.team = team
+
     def share_with_workers(self) -> None:
         """Give all workers what worker 0 has drawn at random: its weights; of divided tables each draws its own rows.
 
@@ -542,7 +548,7 @@ class ActiveParty(Party):
     def connect(self, passive: str) -> CutLayer:
         """Return a new cut layer towards a passive party."""
         self.cuts[passive] = CutLayer(passive, active=self.name)
-        self.cuts[passive].wire = self.wire
+        self.cuts[passive].wire, self.cuts[passive].gradient.team = self.wire, self.team
         self.cuts[passive].show_received()
         self.cuts[passive].show_top(self.top)
         return self.cuts[passive]
@@ -606,20 +612,8 @@ class ActiveParty(Party):
         if not len(self.labels):
             # Dummies have a label to train on and to be hidden like the others', and none to be judged by.
             return batch.labels, None if batch.real is None else batch.labels
-        targets = self._targets(batch.labels, batch.ids, step)
+        targets = self.labels.apply_together(batch.labels, step=step, ids=batch.ids, labels=batch.labels)
         return targets, responses_of(targets)
-
-    def _targets(self, labels: Tensor, ids: Tensor, step: int) -> Tensor:
-        """Return what label defenses answer: of several workers those of worker 0, for all records of the step."""
-        if self.team.size == 1:
-            return self.labels.apply(labels, step=step, ids=ids, labels=labels)
-        parts, whole = self.team.gather(labels), self.team.whole(ids)
-        answers: Sequence[Tensor] | None = None
-        if parts is not None and whole is not None:
-            every = torch.cat(parts)
-            found = self.labels.apply(every, step=step, ids=whole, labels=every)
-            answers = found.split([len(one) for one in parts])
-        return self.team.scatter(answers, len(labels)).to(labels.device)
 
     def plan_run(self, *, epochs: int, early_stopping: bool) -> None:
         """Tell its defenses what the run will be, before the first step.
