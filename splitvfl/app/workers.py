@@ -109,10 +109,7 @@ def check_team(config: ExperimentConfig) -> None:
     """
     if config.team.workers == 1:
         return
-    found = [(hook.name, hook.found("defenses", config.folder)) for hook in config.defenses]
-    sent = [name for name, hook in found if hook.crossing == "activation"]
     refused = {
-        f"defenses: {', '.join(sent)}": (bool(sent), "each worker has its part of an activation only"),
         "model.private_top": (getattr(config.model, "private_top", False), "it is trained in one process"),
         "parties: transform": (
             any(party.transform is not None for party in config.parties.values()),

@@ -368,7 +368,8 @@ class PassiveParty(Party):
                 f"the activation of step {step} of {self.name} holds NaN or infinite values, and was not sent: its "
                 "weights are spoiled, by too high a learning rate or by gradients that it was sent"
             )
-        return self.narrowed(self.activation[phase].apply(activation, step=step, ids=batch.ids, labels=None))
+        chain = self.activation[phase]
+        return self.narrowed(chain.apply_together(activation, step=step, ids=batch.ids, labels=None))
 
     def awaited_gradient(self, activation: Tensor, step: int, active: str) -> Expected:
         """Return what is awaited of the active party for an activation: a gradient of its shape."""

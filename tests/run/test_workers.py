@@ -38,15 +38,39 @@ train:
   batch_size: 47
   seed: 3
   private_seed_for_experiments: 3
+  noise_seed_for_experiments: 5
   checkpoint_every_steps: 4
   early_stopping: {patience: 9, validation_every: 7}
 network: {listen: "127.0.0.1:PORT+", certificates: certs, message_s: 30, meeting_s: 60}
 audit: false
 """
+# An activation is defended as a whole, by what remembers and draws. Of a gradient each worker defends its own rows,
+# with noise of its own: so little that the weights are those of one process, and to the bit only those of a run that
+# has drawn the same.
+ON_PARTS = (
+    TEXT + "defenses:\n  - own_hooks:Spread\n  - {name: clip-gradient, bound: 0.01}\n"
+    "  - {name: isotropic, sigma: 1.0e-8}\n"
+)
+OWN_HOOKS = '''
+class Spread:
+    """Noise as large as a share of the longest row so far, which is of all rows of a batch."""
+
+    crossing = "activation"
+    longest = 0.0
+
+    def __call__(self, activation, secrets, /):
+        self.longest = max(self.longest, activation.norm(dim=1).max().item())
+        return secrets.add_normal(activation - 0.5 * activation.mean(dim=0), 0.01 * self.longest)
+
+    def state_dict(self):
+        return {"longest": self.longest}
+
+    def load_state_dict(self, state, /):
+        self.longest = state["longest"]
+'''
 DEFENDED = (
     TEXT.replace("top_hidden: [8]", "top_hidden: []")
     .replace("epochs: 12", "epochs: 4")
-    .replace("  seed: 3\n", "  seed: 3\n  noise_seed_for_experiments: 5\n")
     .replace("audit: false", "audit: {canaries: 60}")
     + "defenses:\n  - {name: asymmetric-response, detection_error: 0.3}\n  - {name: isotropic, ratio: 2.0}\n"
     "attacks: [norm, direction, residual]\n"
@@ -73,13 +97,14 @@ def start_party(root: Path, folder: Path, name: str, *more: str) -> dict[str, Co
     return {f"{name} {rank}": start_worker(root, folder, name, rank, port, *more) for rank in range(WORKERS)}
 
 
-def place(folder: Path, text: str = TEXT) -> None:
+def place(folder: Path, text: str = ON_PARTS) -> None:
     """Make a folder in which parties can be started."""
     folder.mkdir(exist_ok=True)
     make_certificates(folder / "certs", list(PARTIES))
     # Two ports that follow each other.
     first = next(port for port in free_ports(20) if port < 65_000)
     (folder / "run.yaml").write_text(text.replace("PORT", str(first)))
+    (folder / "own_hooks.py").write_text(OWN_HOOKS)
 
 
 def folders(root: Path, name: str) -> list[Path]:
@@ -131,9 +156,10 @@ def test_defenses_attacks_and_the_auditor_have_the_whole_message(tmp_path: Path,
 
 
 def test_what_is_drawn_at_random_is_worker_0s(tmp_path: Path, checkout: Path) -> None:
-    """First weights and canaries, without any seed: each worker alone would have others."""
+    """First weights and canaries, without any seed: each worker alone would have others. Noise on rows is its own."""
     text = DEFENDED.replace("  private_seed_for_experiments: 3\n", "").replace("  noise_seed_for_experiments: 5\n", "")
     assert "seed_for" not in text
+    text = text.replace("defenses:\n", "defenses:\n  - {name: gaussian-ir, clip: 3.0, sigma: 0.1}\n")
     place(tmp_path, text.replace("epochs: 4", "epochs: 1"))
     finished({key: one for name in PARTIES for key, one in start_party(checkout, tmp_path, name).items()})
     for name in PARTIES:
@@ -141,6 +167,11 @@ def test_what_is_drawn_at_random_is_worker_0s(tmp_path: Path, checkout: Path) ->
     ours, theirs = (newest_of(folder)["hooks"]["canaries"] for folder in folders(tmp_path, "clinic"))
     assert ours["coins"].numel() == 60
     assert all(torch.equal(ours[key], theirs[key]) for key in ("positions", "ids", "coins"))
+    drawing = [newest_of(folder)["hooks"]["defenses"] for folder in folders(tmp_path, "lab")]
+    for phase in ("activation/training", "activation/evaluation"):
+        one, other = (state[phase]["gaussian-ir"]["keystream"] for state in drawing)
+        assert one["key"] != other["key"]
+        assert "0" not in (one["position"], other["position"])
 
 
 def largest_difference(left: Mapping[str, Any], right: Mapping[str, Any]) -> float:
@@ -158,6 +189,15 @@ def test_workers_end_equal_and_with_the_weights_of_one_process(workplace: Path) 
         assert same_weights(*weights)
         # Sums of float32 numbers in another order, over 108 steps.
         assert largest_difference(weights[0], whole[f"party-{name}"]["module"]) < 1e-5
+
+
+def test_a_checkpoint_says_whose_noise_it_holds_and_on_what_defenses_act(workplace: Path) -> None:
+    """A run goes on with the same only: else noise would be drawn anew for what was sent."""
+    for name in PARTIES:
+        for rank, folder in enumerate(folders(workplace, name)):
+            terms = newest_of(folder)["run"]["terms"]
+            assert terms["number of this worker"] == str(rank)
+            assert json.loads(terms["scope of defenses"]) == ["batch", "row", "row"]
 
 
 def test_figures_are_of_all_records_and_logged_by_worker_0(workplace: Path) -> None:
@@ -295,8 +335,8 @@ def config_of(*changes: tuple[str, str]) -> Any:
     ("changes", "complaint"),
     [
         (
-            (("audit: false", "defenses: [max-norm, {name: gaussian-ir, clip: 1.0, sigma: 0.1}]"),),
-            "defenses: gaussian-ir: not with team.workers above 1: each worker has its part of an activation only",
+            (("top_hidden: [8]", "top_hidden: [8], private_top: true"),),
+            "model.private_top: not with team.workers above 1",
         ),
         ((("seed: 3\n", "seed: 3\n  autocast: bf16\n"),), "train.autocast: not with"),
     ],

@@ -78,6 +78,14 @@ class Threads(Team):
         assert len(mine) == rows
         return mine
 
+    def exchange(
+        self, rows: Tensor, counts: Sequence[int], awaited: Sequence[int] | None = None
+    ) -> tuple[Tensor, list[int]]:
+        found = self._all("exchange", (rows.detach().clone(), list(counts)))
+        mine = [theirs.split(each)[self.rank] for theirs, each in found]
+        assert awaited is None or list(awaited) == list(map(len, mine))
+        return torch.cat(mine), list(map(len, mine))
+
     def share(self, tensors: Sequence[Tensor]) -> None:
         first = self._all("share", [tensor.detach().clone() for tensor in tensors])[0]
         with torch.no_grad():
