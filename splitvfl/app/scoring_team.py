@@ -19,7 +19,8 @@ from splitvfl.data.new_records import NewRecords
 from splitvfl.data.shards import lie_apart, shard_path
 from splitvfl.errors import ConfigError, PrivacyError
 from splitvfl.exchange.scoring import ACTIVE
-from splitvfl.party.party import Tally
+from splitvfl.hooks import hook_name
+from splitvfl.party.party import ActiveParty, PassiveParty, Tally
 from splitvfl.team.team import Team
 
 
@@ -46,6 +47,20 @@ def check_scored_by_workers(config: ExperimentConfig, *, promised: bool) -> None
                 f"{config.source}: {key}: records are not scored by several workers with it: {why}; start splitvfl "
                 "predict as one process, without torchrun"
             )
+
+
+def check_defended_by_workers(config: ExperimentConfig, party: ActiveParty | PassiveParty) -> None:
+    """Refuse a defense of predictions that acts on a batch, of which each worker has others.
+
+    Raises:
+        ConfigError: If there is one.
+    """
+    chain = party.scores if isinstance(party, ActiveParty) else party.activation["prediction"]
+    if len(chain) and chain.scope == "batch":
+        raise ConfigError(
+            f"{config.source}: defenses: one of {', '.join(map(hook_name, chain))} acts on the records of a whole "
+            "message, of which each worker has others; start splitvfl predict as one process, without torchrun"
+        )
 
 
 def own_file(records: Path | None, team: Team) -> Path | None:

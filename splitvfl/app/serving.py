@@ -26,7 +26,14 @@ from splitvfl.app.promised_predictions import (
 from splitvfl.app.records import own_data
 from splitvfl.app.saved_model import SavedHalf, load_half
 from splitvfl.app.scoring import check_own_defenses, loss_of_half, memoised_noise, scorer_of
-from splitvfl.app.scoring_team import TeamTally, check_scored_by_workers, own_file, records_of_team, scores_of_all
+from splitvfl.app.scoring_team import (
+    TeamTally,
+    check_defended_by_workers,
+    check_scored_by_workers,
+    own_file,
+    records_of_team,
+    scores_of_all,
+)
 from splitvfl.config.sections import ExperimentConfig, HookConfig, NetworkConfig, PartyConfig
 from splitvfl.cut.memoised import check_memoised
 from splitvfl.data.columns import PartyData
@@ -182,6 +189,8 @@ def prepare_prediction(
     elsewhere = config.scorer != config.active
     clip = config.exchange.activation_clip
     defend_predictions(party, config.defenses, config.folder, activation_clip=clip, scores=not elsewhere)
+    if team.size > 1:
+        check_defended_by_workers(config, party)
     reserve = put_by(folder_of(files.model), config)
     if reserve is not None and isinstance(party, PassiveParty):
         add_noise(party, reserve, number=len(config.defenses))

@@ -12,13 +12,22 @@ import pyarrow as pa
 import pytest
 import torch
 
-from splitvfl.app.scoring_team import TeamTally, check_scored_by_workers, own_file, records_of_team
+from splitvfl.app.scoring_team import (
+    TeamTally,
+    check_defended_by_workers,
+    check_scored_by_workers,
+    own_file,
+    records_of_team,
+)
 from splitvfl.cli import main
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.data.new_records import NewRecords
+from splitvfl.defenses import GaussianIR
 from splitvfl.errors import ConfigError, LimitError, PrivacyError
+from splitvfl.party.attaching import attach_defense
 from splitvfl.team.team import Alone
 from tests.app.test_serving import COMMON, FILES, config, halves, in_one_process, write_files
+from tests.builders import passive_party
 from tests.commands import Command
 from tests.run.parties import free_ports
 
@@ -168,6 +177,31 @@ def test_what_is_agreed_on_for_all_records_at_once_is_scored_by_one_process(
         return
     with pytest.raises(ConfigError, match=complaint):
         check_scored_by_workers(own, promised=promised)
+
+
+class Centred:
+    """What it does to a row depends on all rows."""
+
+    crossing = "activation"
+
+    def __call__(self, message: torch.Tensor, secrets: Any) -> torch.Tensor:
+        return message - message.mean(dim=0)
+
+
+@pytest.mark.parametrize("defense", [Centred(), GaussianIR(clip=1.0, sigma=0.1)])
+def test_a_defense_that_looks_at_a_batch_is_for_one_process(
+    defense: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    own = config("telecom")
+    party = passive_party("telecom")
+    check_defended_by_workers(own, party)
+    attach_defense(party, defense, number=0, noise_seed=None, phases=("prediction",))
+    if isinstance(defense, GaussianIR):
+        check_defended_by_workers(own, party)
+        return
+    with pytest.raises(ConfigError, match="one of Centred acts on the records of a whole message"):
+        check_defended_by_workers(own, party)
 
 
 def test_a_number_in_the_name_of_a_file_is_that_of_a_worker() -> None:
