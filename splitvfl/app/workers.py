@@ -6,7 +6,7 @@ import ipaddress
 import json
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -32,15 +32,22 @@ _PLACES = frozenset({"path", "aligned", "ranges", "matrix", "certificates"})
 
 
 @contextmanager
-def team_of(config: ExperimentConfig, name: str) -> Iterator[Team]:
+def team_of(
+    config: ExperimentConfig, name: str, *, notify: Callable[[str], None] = lambda line: None
+) -> Iterator[Team]:
     """Join the workers of a party, of which this process is one; alone, if it is the only one.
+
+    Args:
+        config: The party's file.
+        name: Its name.
+        notify: Told in one line which workers are waited for, if they do not come soon.
 
     Raises:
         ConfigError: If the file and who started this process do not say the same number of workers.
     """
-    workers, started = config.team.workers, int(os.environ.get("WORLD_SIZE", "1"))
+    workers, started = config.team.workers, os.environ.get("WORLD_SIZE", "1")
     if workers == 1:
-        if started > 1:
+        if started != "1":
             raise ConfigError(
                 f"{config.source}: team.workers: {started} workers were started, and each party is one process; write "
                 f"team: {{workers: {started}}}, alike at all parties, or start it without torchrun"
@@ -53,7 +60,7 @@ def team_of(config: ExperimentConfig, name: str) -> Iterator[Team]:
     network = config.network
     # A worker may wait for its partners to appear, and then for some messages of each, before it comes to the others.
     wait_s = 3600.0 if network is None else network.meeting_s + 8 * network.message_s * len(config.parties)
-    with Workers(workers, party=name, environment=os.environ, wait_s=wait_s) as team:
+    with Workers(workers, party=name, environment=os.environ, wait_s=wait_s, notify=notify) as team:
         yield team
 
 

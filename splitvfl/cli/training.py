@@ -195,7 +195,7 @@ def party(
     told: set[str] = set()
     with (
         told_if_stopped(f"{again}; state in {folder}", Interrupted, KeyboardInterrupt),
-        team_of(config, name) as team,
+        team_of(config, name, notify=tell) as team,
         RunProgress(Console(quiet=True) if team.rank else errors_console()) as progress,
     ):
         run, summary = run_party(

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from splitvfl.errors import ConfigError, TeamError
+from splitvfl.team.joining import JOIN_S, VARIABLES, Launch, meet
 from splitvfl.team.team import Team
 
 _T = TypeVar("_T")
@@ -27,7 +28,6 @@ _STOP: Final = 16
 _REASON_BYTES: Final = 500
 # How long a worker looks for the others often, how long it pauses between two looks then, and how long later.
 _OFTEN_S, _SOON_S, _POLL_S = 0.005, 0.00005, 0.001
-_VARIABLES: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class Workers(Team):
@@ -39,15 +39,24 @@ class Workers(Team):
         environment: Where the launcher's variables are: ``os.environ``.
         wait_s: Seconds that an operation waits for the slowest worker, who may be waiting for another party. A worker
             that is gone is noticed at once.
+        notify: Told in one line who is waited for, if they do not join soon.
 
     Raises:
-        ConfigError: If the launcher's variables are missing, or say another number of workers.
+        ConfigError: If the launcher's variables are missing or make no sense, or say another number of workers.
         TeamError: If they do not join: one is gone, say.
     """
 
-    def __init__(self, size: int, *, party: str, environment: Mapping[str, str], wait_s: float) -> None:
+    def __init__(
+        self,
+        size: int,
+        *,
+        party: str,
+        environment: Mapping[str, str],
+        wait_s: float,
+        notify: Callable[[str], None] = lambda line: None,
+    ) -> None:
         super().__init__()
-        missing = [name for name in _VARIABLES if name not in environment]
+        missing = [name for name in VARIABLES if name not in environment]
         if missing and not dist.is_initialized():
             raise ConfigError(
                 f"team.workers is {size}, and nothing says which of them this process is ({', '.join(missing)}): start "
@@ -55,8 +64,9 @@ class Workers(Team):
             )
         self._party, self._wait = party, timedelta(seconds=wait_s)
         self._ours = not dist.is_initialized()
+        launch = Launch.read(environment) if self._ours else None
         # Before they join: whoever leaves while others join is a riddle to them.
-        started = int(environment["WORLD_SIZE"]) if self._ours else dist.get_world_size()
+        started = dist.get_world_size() if launch is None else launch.size
         if started != size:
             raise ConfigError(
                 f"team.workers is {size}, and {started} workers were started; all parties need the number that they "
@@ -64,20 +74,32 @@ class Workers(Team):
                 "file"
             )
         try:
-            if self._ours:
-                dist.init_process_group("gloo", timeout=self._wait)
             # Of a group that somebody else made, one of our own: its own waits, and gloo whatever carries theirs.
-            self._group = dist.new_group(backend="gloo", timeout=self._wait)
+            self._group = (
+                dist.new_group(backend="gloo", timeout=self._wait) if launch is None else self._joined(launch, notify)
+            )
         except (RuntimeError, ValueError) as error:
-            where = ":".join(environment.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
+            where = "" if launch is None else f" at {launch.place}"
             raise TeamError(
-                f"the workers of {party} did not join at {where}{_in_words(error)}; one of them is gone, "
+                f"the workers of {party} did not join{where}{_in_words(error)}; one of them is gone, "
                 "or a port is taken (torchrun --master-port), or their network does not let them through",
                 final=True,
             ) from error
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._stop_asked = False
         self._gone = ""
+
+    def _joined(self, launch: Launch, notify: Callable[[str], None]) -> Any:
+        """Join those who are here, and return the group of all."""
+        store = meet(launch, party=self._party, wait_s=self._wait.total_seconds(), notify=notify)
+        dist.init_process_group(
+            "gloo", store=store, rank=launch.rank, world_size=launch.size, timeout=timedelta(seconds=JOIN_S)
+        )
+        # All were here a moment ago, and need not be waited for long; what comes now may take long.
+        group = dist.group.WORLD
+        assert group is not None, "it was made just now"
+        group._get_backend(torch.device("cpu"))._set_default_timeout(self._wait)
+        return group
 
     def __enter__(self) -> Workers:
         return self

@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from splitvfl.errors import ConfigError
 from splitvfl.net.certs import make_certificates
 from splitvfl.run import checkpoint
 from tests.commands import Command
+from tests.run.kubelet import Kubelet
 from tests.run.parties import finished, free_ports, same_weights, start, weights_of
 
 TEXT = """
@@ -263,6 +265,38 @@ def test_a_run_ends_like_an_undisturbed_one_whatever_happens_to_one_worker(
     for party in PARTIES:
         known = weights_of(workplace / "runs" / party)
         assert all(same_weights(weights_of(one), known) for one in folders(folder, party)), party
+
+
+@pytest.mark.parametrize(("name", "rank", "slow"), [("lab", 1, True), ("clinic", 0, False)])
+def test_workers_that_are_started_again_one_by_one_end_like_an_undisturbed_run(
+    name: str, rank: int, slow: bool, workplace: Path, tmp_path: Path, checkout: Path
+) -> None:
+    """One is killed and back at once; the other one of its party ends a little later, or much later."""
+    place(tmp_path)
+    ports = dict(zip(PARTIES, free_ports(2), strict=True))
+    starts = {
+        f"{party} {number}": partial(start_worker, checkout, tmp_path, party, number, ports[party])
+        for party in PARTIES
+        for number in range(WORKERS)
+    }
+    victim, other = f"{name} {rank}", f"{name} {1 - rank}"
+    with Kubelet(starts) as kubelet:
+        kubelet.until(lambda: _reached(tmp_path / "runs" / name, 20), "a checkpoint")
+        if slow:
+            kubelet.running[other].send_signal(signal.SIGSTOP)
+        kubelet.running[victim].kill()
+        kubelet.until(lambda: bool(kubelet.ended[victim]), "it was killed")
+        if slow:
+            # Until the new one has found what the other one has left; if it has not, nothing is tested by it.
+            time.sleep(1.0)
+            kubelet.running[other].send_signal(signal.SIGCONT)
+        kubelet.finish()
+
+    # Nobody needs a third attempt, and the other party none.
+    assert kubelet.ended == {key: {victim: [-signal.SIGKILL], other: [2]}.get(key, []) for key in starts}
+    for party in PARTIES:
+        known = weights_of(workplace / "runs" / party)
+        assert all(same_weights(weights_of(one), known) for one in folders(tmp_path, party)), party
 
 
 def test_a_folder_of_a_worker_that_is_lost_is_missed(workplace: Path, tmp_path: Path, checkout: Path) -> None:
