@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,10 @@ PREDICTION: Final = "prediction"
 
 CHECKING: Final = "checking"
 """What all meet for that take part in anything, to see whether they find each other."""
+
+_LISTEN: Final = "network.listen"
+# Hosts that stand for all addresses of whatever machine it is.
+_EVERYWHERE: Final = ("", "0.0.0.0", "[::]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +64,7 @@ class AddressBook:
             Hello(self.name, f"{network.run or config.active}, {self.purpose}", role, self.worker, self._workers),
             partners,
             self._identity(),
-            listen=self._own_address("network.listen", network.listen),
+            listen=self._own_address(_LISTEN, network.listen),
             wait_s=network.meeting_s,
             notify=notify,
             lasting=self.purpose == SERVING,
@@ -99,12 +103,12 @@ class AddressBook:
         return all(is_loopback(one.rpartition(":")[0].strip("[]")) for one in given if one is not None)
 
     def _partners(self) -> tuple[Partner, ...]:
-        config, listen, places = self.config, self._own_address("network.listen", self.network.listen), self._places
+        config, listen, places = self.config, self._own_address(_LISTEN, self.network.listen), self._places
         others = [config.active] if self.name != config.active else [name for name in places if name != self.name]
         wanted = [name for name in others if name in self._taking_part]
         names = self._identities()
         # No address to listen at is 0.0.0.0.
-        self._check("network.listen", f"0.0.0.0{listen}" if listen is not None and listen.startswith(":") else listen)
+        self._check(_LISTEN, f"0.0.0.0{listen}" if listen is not None and listen.startswith(":") else listen)
         addresses = {name: self._own_address(f"{self._section(name)}.address", places[name].address) for name in wanted}
         for name, address in addresses.items():
             self._check(f"{self._section(name)}.address", address)
@@ -118,12 +122,35 @@ class AddressBook:
 
     @property
     def _workers(self) -> int:
+        """How many processes each party has for this: models are trained by several, and all else is done by one."""
         if self.workers is not None:
             return self.workers
-        return self.config.team.workers if self.purpose == "training" else 1
+        together = self.purpose == CHECKING and not self._a_third_party_scores
+        return self.config.team.workers if self.purpose == "training" or together else 1
+
+    @property
+    def workers_here(self) -> range:
+        """Which workers of the party one process can stand for: all, if each has an address or a port of its own."""
+        listen = self.network.listen
+        apart = listen is None or self._own_address(_LISTEN, listen) != self._of(self.worker + 1)._own_address(
+            _LISTEN, listen
+        )
+        return range(self._workers) if apart else range(self.worker, self.worker + 1)
+
+    def where(self) -> list[str]:
+        """Return in words where this worker listens, and where it dials others."""
+        listen = self._own_address(_LISTEN, self.network.listen)
+        partners = self._partners()
+        said = [f"dials {one.name} at {one.address}" for one in partners if one.address is not None]
+        return said if len(said) == len(partners) else [f"listens at {listen}", *said]
+
+    def _of(self, worker: int) -> AddressBook:
+        return replace(self, worker=worker)
 
     def _own_address(self, key: str, address: str | None) -> str | None:
         """Return an address as this worker has it: ``{worker}`` is its number, ``7000+`` is port 7000 and so many on.
+
+        Where a party listens at all addresses of a machine, that may be another machine for each worker.
 
         Raises:
             ConfigError: If all of several workers would have the same one.
@@ -133,7 +160,8 @@ class AddressBook:
         port = re.fullmatch(r"(.*:)([0-9]{1,5})\+", address)
         if port is not None:
             return f"{port[1]}{int(port[2]) + self.worker}"
-        if self._workers > 1 and "{worker}" not in address:
+        everywhere = key == _LISTEN and address.rpartition(":")[0] in _EVERYWHERE
+        if self._workers > 1 and "{worker}" not in address and not everywhere:
             raise ConfigError(
                 f"{self.config.source}: {key}: all {self._workers} workers would have the address {address}; write "
                 "{worker} where the number of a worker belongs (shop-{worker}.shop.example:7000), or a plus behind the "
@@ -154,8 +182,12 @@ class AddressBook:
         return places
 
     @property
+    def _a_third_party_scores(self) -> bool:
+        return self.config.scorer != self.config.active
+
+    @property
     def _scored_elsewhere(self) -> bool:
-        return self.purpose == PREDICTION and self.config.scorer != self.config.active
+        return self.purpose == PREDICTION and self._a_third_party_scores
 
     @property
     def _taking_part(self) -> set[str]:

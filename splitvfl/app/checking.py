@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -37,6 +38,7 @@ from splitvfl.team.team import FirstWorker
 
 
 _LOOK_S = 0.05
+_SHOWN_WORKERS = 8
 
 
 @dataclass
@@ -52,13 +54,13 @@ class Findings:
     problems: list[str] = field(default_factory=list)
 
     @contextmanager
-    def step(self) -> Iterator[None]:
-        """Take note of what goes wrong in a block, and go on after it."""
+    def step(self, about: str = "") -> Iterator[None]:
+        """Take note of what goes wrong in a block, after what it is about, and go on after it."""
         try:
             yield
         except (SplitVFLError, OSError) as error:
-            if str(error) not in self.problems:
-                self.problems.append(str(error))
+            if (said := f"{about}{error}") not in self.problems:
+                self.problems.append(said)
 
 
 def check_experiment(config: ExperimentConfig, folder: Path, *, tell: Callable[[str], None]) -> list[str]:
@@ -120,7 +122,13 @@ def _try_first_logits(trainer: Trainer) -> None:
 
 
 def check_party(
-    config: ExperimentConfig, name: str, folder: Path, *, connect_s: float | None, tell: Callable[[str], None]
+    config: ExperimentConfig,
+    name: str,
+    folder: Path,
+    *,
+    connect_s: float | None,
+    tell: Callable[[str], None],
+    worker: int | None = None,
 ) -> list[str]:
     """Check the file of one party of a networked run, and return what is wrong.
 
@@ -128,8 +136,9 @@ def check_party(
         config: Its file.
         name: Its name.
         folder: Where its run would go.
-        connect_s: How long to wait for partners that do the same; ``None``: nobody is called.
+        connect_s: How long to wait for partners that do the same, for each worker; ``None``: nobody is called.
         tell: Told in a line what was found to be in order.
+        worker: Which of several workers this process stands for; ``None``: for all that one process can.
     """
     found = Findings(tell)
     tell(f"file: {config.source}, {name} of {', '.join(config.parties)}, model {config.model.name}, {_hooks(config)}")
@@ -144,6 +153,7 @@ def check_party(
         with found.step():
             AddressBook(config, name).meeting(tell)
             tell(f"network: {_credentials(config)}")
+            _tell_all(tell, _addresses(config, name))
     for check in (check_own_limits, check_own_defenses):
         with found.step():
             check(config, name)
@@ -156,8 +166,7 @@ def check_party(
         with found.step():
             _check_folder(config, folder, tell, may_resume=True)
     if connect_s is not None and not found.problems:
-        with found.step():
-            _connect(config, name, connect_s, tell)
+        _connect_workers(config, name, worker, connect_s, found)
     return found.problems
 
 
@@ -176,11 +185,40 @@ def _try_own_parts(deployment: Deployment, folder: Path, tell: Callable[[str], N
     tell(f"training: {epochs} of {counted(steps, 'step')}, if the others have as many records")
 
 
-def _connect(config: ExperimentConfig, name: str, wait_s: float, tell: Callable[[str], None]) -> None:
+def _addresses(config: ExperimentConfig, name: str) -> list[str]:
+    """Return in words where each of several workers is found; of many the first and the last."""
+    workers = config.team.workers
+    if workers == 1:
+        return []
+    shown = range(workers) if workers <= _SHOWN_WORKERS else (0, workers - 1)
+    return [f"worker {worker}: {', '.join(AddressBook(config, name, worker=worker).where())}" for worker in shown]
+
+
+def _connect_workers(config: ExperimentConfig, name: str, worker: int | None, wait_s: float, found: Findings) -> None:
+    """Meet the partners as each worker that this process can stand for, one after the other."""
+    book = AddressBook(config, name, CHECKING, worker=worker or 0)
+    tried = book.workers_here if worker is None else range(worker, worker + 1)
+    several = config.team.workers > 1
+    for one in tried:
+        said = f"worker {one}: " if several else ""
+        with found.step(said):
+            _connect(config, name, one, wait_s, partial(_tell_about, found, said))
+    if several and worker is None and len(tried) < config.team.workers:
+        found.tell(
+            f"only worker 0 was tried: each worker of {name} listens on a machine of its own; start the command there "
+            "with the variables of that worker (RANK, WORLD_SIZE)"
+        )
+
+
+def _tell_about(found: Findings, said: str, line: str) -> None:
+    found.tell(f"{said}{line}")
+
+
+def _connect(config: ExperimentConfig, name: str, worker: int, wait_s: float, tell: Callable[[str], None]) -> None:
     """Meet the partners, who do the same, and part again: who they are is proven, nothing else is said."""
     network = AddressBook(config, name).network.model_copy(update={"meeting_s": wait_s})
     changed = config.model_copy(update={"network": network})
-    with AddressBook(changed, name, CHECKING).meeting(tell) as meeting, meeting.meet() as links:
+    with AddressBook(changed, name, CHECKING, worker).meeting(tell) as meeting, meeting.meet() as links:
         if name != config.active:  # who has the labels meets everybody, and leaves last
             _wait_until_gone(links[config.active], wait_s)
         tell(f"connected: {', '.join(_and_what_for(config, one) for one in links)}")

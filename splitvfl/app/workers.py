@@ -73,11 +73,26 @@ def team_of_prediction(config: ExperimentConfig, name: str) -> Iterator[Team]:
     Raises:
         ConfigError: If several were started, and not as many as the file says.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if os.environ.get("WORLD_SIZE", "1") == "1":
         yield Alone()
         return
     with team_of(config, name) as team:
         yield team
+def worker_started(config: ExperimentConfig) -> int | None:
+    """Return which of the party's workers this process was started as; ``None`` if nothing says so.
+
+    Raises:
+        ConfigError: If the file and who started this process do not say the same number of workers.
+    """
+    started, rank = (os.environ.get(name, "") for name in ("WORLD_SIZE", "RANK"))
+    if not rank:
+        return None
+    if started != str(config.team.workers) or not rank.isdecimal() or int(rank) >= config.team.workers:
+        raise ConfigError(
+            f"{config.source}: team.workers is {config.team.workers}, and this process was started as worker {rank} of "
+            f"{started or '?'} (RANK, WORLD_SIZE)"
+        )
+    return int(rank)
 
 
 def said_of_team(team: Team, environment: Mapping[str, str]) -> list[str]:

@@ -122,7 +122,7 @@ def options(
     if log != STANDARD_ERROR:
         context.obj.enter_context(refused_calls_told())
     _log.info("begins: %s", context.invoked_subcommand)
-    if context.invoked_subcommand not in ("party", "predict"):
+    if context.invoked_subcommand not in ("party", "predict", "check"):
         check_one_process(f"only party and predict have several: start {context.invoked_subcommand}")
 
 

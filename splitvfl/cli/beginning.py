@@ -98,6 +98,7 @@ def check(
 ) -> None:
     """Check file, data, models, certificates and, if asked, partners; nothing is trained or written."""
     from splitvfl.app.checking import check_experiment, check_party, takes_part_in_training
+    from splitvfl.app.workers import worker_started
     from splitvfl.config.sections import load_config
 
     if connect and as_ is None:
@@ -109,7 +110,14 @@ def check(
     else:
         name = config.own_name(as_)
         folder = out or Path("runs") / f"{config.name}-{name}"
-        problems = check_party(config, name, folder, connect_s=wait if connect else None, tell=_tell_in_width)
+        problems = check_party(
+            config,
+            name,
+            folder,
+            connect_s=wait if connect else None,
+            tell=_tell_in_width,
+            worker=worker_started(config),
+        )
         what = "party" if takes_part_in_training(config, name) else "predict"
         command = command_line(what, experiment, *(overrides or []), "--as", name)
         if what == "party" and config.team.workers > 1:

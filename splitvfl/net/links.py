@@ -276,7 +276,10 @@ class Listener:
         try:
             self.port = server.add_secure_port(self.address, self._credentials.server_credentials())
         except RuntimeError:
-            raise ConfigError(f"cannot listen at {self.address}: {_why_not(self.address)}") from None
+            apart = "; several workers on one machine need a port each (network.listen: :7000+)"
+            raise ConfigError(
+                f"cannot listen at {self.address}: {_why_not(self.address)}{apart if self._hello.workers > 1 else ''}"
+            ) from None
         server.start()
         self._server, self._workers = server, workers
         return self

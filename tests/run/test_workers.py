@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from splitvfl.app.addresses import AddressBook
+from splitvfl.app.addresses import CHECKING, AddressBook
 from splitvfl.app.saved_model import load_half
 from splitvfl.app.workers import check_team, team_of
 from splitvfl.cli import main
@@ -413,6 +413,15 @@ def test_a_worker_has_an_address_of_its_own(address: str, worker: int, expected:
     assert AddressBook(config, "lab", worker=worker)._partners()[0].address == expected
 
 
+@pytest.mark.parametrize("listen", [":7000", "0.0.0.0:7000", "[::]:7000"])
+def test_workers_on_machines_of_their_own_listen_at_one_port(listen: str) -> None:
+    config = config_of(('listen: "127.0.0.1:7000+"', f'listen: "{listen}"'))
+    lines = [AddressBook(config, "clinic", worker=worker).where() for worker in range(WORKERS)]
+    assert lines == [[f"listens at {listen}"]] * 2
+    with pytest.raises(ConfigError, match=r"network\.listen: all 2 workers would have the address 127\.0\.0\.1:7000;"):
+        AddressBook(config_of(('listen: "127.0.0.1:7000+"', 'listen: "127.0.0.1:7000"')), "clinic").where()
+
+
 def test_one_address_for_all_workers_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"parties\.clinic\.address: all 2 workers would have the address"):
         AddressBook(config_of(('address: "127.0.0.1:7000+"', 'address: "127.0.0.1:7000"')), "lab")._partners()
@@ -453,7 +462,7 @@ def test_a_run_does_not_go_on_with_other_numbers(workplace: Path, tmp_path: Path
 def test_a_port_that_is_taken_ends_all_workers_at_once(tmp_path: Path, checkout: Path) -> None:
     """Although worker 0 would have waited a minute for its partner."""
     place(tmp_path)
-    first = int((tmp_path / "run.yaml").read_text().split('listen: "127.0.0.1:')[1].split("+")[0])
+    first = first_port(tmp_path)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", first + 1))
         taken.listen()
@@ -463,6 +472,7 @@ def test_a_port_that_is_taken_ends_all_workers_at_once(tmp_path: Path, checkout:
     assert time.monotonic() - started < 50
     assert {one.returncode for one in workers.values()} == {2}
     assert "cannot listen" in said["clinic 1"]
+    assert "several workers on one machine need a port each" in said["clinic 1"]
     assert "worker 1 of clinic: cannot listen" in " ".join(said["clinic 0"].split())
 
 
@@ -475,9 +485,65 @@ def test_only_a_party_has_several_workers(
     assert "splitvfl, worker 1: 2 workers were started" in capsys.readouterr().err
 
 
-def test_check_says_how_workers_are_started(
+def test_check_says_how_workers_are_started_and_where_each_is_found(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(workplace)
+    first = first_port(workplace)
     assert main(["check", "run.yaml", "--as", "lab", "--out", "runs/new"]) == 0
-    assert "next: torchrun --nproc-per-node 2 --no-python splitvfl party run.yaml --as lab" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    for worker in range(WORKERS):
+        assert f"worker {worker}: dials clinic at 127.0.0.1:{first + worker}" in said
+    assert "next: torchrun --nproc-per-node 2 --no-python splitvfl party run.yaml --as lab" in said
+
+
+def check(folder: Path, checkout: Path, name: str, **variables: str) -> Command:
+    words = ["check", "run.yaml", "--as", name, "--connect", "--wait", "4", "--out", "runs/new"]
+    return Command(words, folder, COLUMNS="200", PYTHONPATH=str(checkout), **variables)
+
+
+def test_check_meets_the_partners_as_every_worker(tmp_path: Path, checkout: Path) -> None:
+    place(tmp_path)
+    checks = {name: check(tmp_path, checkout, name) for name in PARTIES}
+    said = {name: one.communicate(timeout=60)[0] for name, one in checks.items()}
+    assert {one.returncode for one in checks.values()} == {0}, said
+    for name, other in (PARTIES, PARTIES[::-1]):
+        assert [f"worker {worker}: connected: {other}" in said[name] for worker in range(WORKERS)] == [True, True]
+
+
+def test_check_names_the_worker_whose_port_does_not_answer(tmp_path: Path, checkout: Path) -> None:
+    place(tmp_path)
+    # The clinic listens at one machine's worker 0 only, as where a rule of a firewall was forgotten.
+    checks = {
+        "lab": check(tmp_path, checkout, "lab"),
+        "clinic": check(tmp_path, checkout, "clinic", RANK="0", WORLD_SIZE="2"),
+    }
+    said = {name: one.communicate(timeout=60) for name, one in checks.items()}
+    assert [one.returncode for one in checks.values()] == [2, 0]
+    assert "worker 0: connected: clinic" in said["lab"][0]
+    assert "worker 1: no link with clinic at 127.0.0.1" in said["lab"][1]
+    assert "1 thing to mend" in said["lab"][1]
+    assert "worker 0: connected: lab" in said["clinic"][0]
+    assert "worker 1: connected" not in said["clinic"][0]
+
+
+def test_check_stands_for_one_worker_where_each_listens_on_a_machine_of_its_own() -> None:
+    config = config_of(('listen: "127.0.0.1:7000+"', 'listen: ":7000"'))
+    assert AddressBook(config, "clinic", CHECKING).workers_here == range(1)
+    assert AddressBook(config_of(), "clinic", CHECKING).workers_here == range(2)
+
+
+@pytest.mark.parametrize(("rank", "size"), [("2", "2"), ("0", "3"), ("one", "2")])
+def test_check_is_started_as_a_worker_that_there_is(
+    rank: str, size: str, workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(workplace)
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", size)
+    assert main(["check", "run.yaml", "--as", "lab", "--out", "runs/new"]) == 2
+    assert f"this process was started as worker {rank} of {size}" in capsys.readouterr().err
+
+
+def first_port(folder: Path) -> int:
+    """The port of worker 0."""
+    return int((folder / "run.yaml").read_text().split('listen: "127.0.0.1:')[1].split("+")[0])
