@@ -42,6 +42,7 @@ from splitvfl.app.workers import (
     check_replicable,
     check_team,
     folder_of,
+    leaving_together,
     part_of,
     said_of_tables,
     said_of_team,
@@ -580,7 +581,7 @@ def run_party(
     folder = folder_of(folder, team)
     with telling(team):
         shards = shards_of(config, name, team)
-    with telling(team), after_worker_0(team), locked(folder), closed_for_writing():
+    with telling(team), leaving_together(team), after_worker_0(team), locked(folder), closed_for_writing():
         going_on = not overwrite and has_checkpoint(folder)
         check_folder(folder, config.source, resume=going_on, overwrite=overwrite or is_barely_begun(folder))
         if config.train.threads is not None:

@@ -78,6 +78,8 @@ def team_of_prediction(config: ExperimentConfig, name: str) -> Iterator[Team]:
         return
     with team_of(config, name) as team:
         yield team
+
+
 def worker_started(config: ExperimentConfig) -> int | None:
     """Return which of the party's workers this process was started as; ``None`` if nothing says so.
 
@@ -232,6 +234,13 @@ def part_of(count: int, team: Team) -> range:
 def folder_of(folder: Path, team: Team) -> Path:
     """Return where a worker keeps what is its own: worker 0 in the run's folder, every other one within it."""
     return folder if team.rank == 0 else folder / f"worker-{team.rank}"
+
+
+@contextmanager
+def leaving_together(team: Team) -> Iterator[None]:
+    """Leave a block when all workers do: until worker 0 has written what is left, all may have to come back."""
+    yield
+    team.collect(b"")
 
 
 @contextmanager

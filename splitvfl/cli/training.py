@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,6 +24,7 @@ from splitvfl.cli.console import (
     told_if_stopped,
 )
 from splitvfl.errors import ConfigError
+from splitvfl.system.signals import wait_for_a_signal
 
 # Commands import what they need when they run: --help and list do not wait for torch.
 if TYPE_CHECKING:
@@ -167,15 +169,29 @@ def party(
         bool, typer.Option("--overwrite", help="Start anew; every party must. Default: go on where all left off.")
     ] = False,
     explain: Explain = False,
+    stay: Annotated[
+        bool,
+        typer.Option("--stay", help="When all is done, wait to be stopped: for what starts again whatever ends."),
+    ] = False,
 ) -> None:
     """Train as one of several parties, each in its own process, over mutual TLS."""
+    _train_as_party(experiment, as_, overrides or [], out, overwrite=overwrite, explain=explain)
+    if stay:
+        with suppress(KeyboardInterrupt):  # SIGTERM too
+            tell("done; waits to be stopped (--stay)")
+            wait_for_a_signal()
+
+
+def _train_as_party(
+    experiment: Path, as_: str, overrides: Sequence[str], out: Path | None, *, overwrite: bool, explain: bool
+) -> None:
     from splitvfl.app.console import RunProgress
     from splitvfl.app.deployment import coordinator_run, run_party
     from splitvfl.app.workers import team_of
     from splitvfl.config.sections import load_config
     from splitvfl.run.training import Interrupted
 
-    config = load_config(experiment, overrides or [])
+    config = load_config(experiment, overrides)
     name = config.own_name(as_)
     if name == config.exchange.factory.third_party:
         served = coordinator_run(config, notify=tell)
@@ -186,10 +202,10 @@ def party(
     if name not in config.parties:
         raise ConfigError(
             f"{name} has no part in this training: it computes scores once the model is trained; start it with "
-            f"{command_line('predict', experiment, *(overrides or []), '--as', name)}"
+            f"{command_line('predict', experiment, *overrides, '--as', name)}"
         )
     folder = out or Path("runs") / f"{config.name}-{name}"
-    again = f"go on with: {command_line('party', experiment, *(overrides or []), '--as', name, '--out', folder)}"
+    again = f"go on with: {command_line('party', experiment, *overrides, '--as', name, '--out', folder)}"
     if config.team.workers > 1:
         again = "go on by starting its workers again, as they were started"
     told: set[str] = set()

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
@@ -68,6 +68,12 @@ class Signals:
             self._alarm = threading.Timer(self._grace_s, os.kill, (os.getpid(), number))
             self._alarm.daemon = True
             self._alarm.start()
+
+
+def wait_for_a_signal() -> NoReturn:
+    """Do nothing until a signal raises something: :class:`KeyboardInterrupt`, say (see :func:`stoppable`)."""
+    while True:
+        signal.pause()
 
 
 @contextmanager

@@ -544,6 +544,32 @@ def test_check_is_started_as_a_worker_that_there_is(
     assert f"this process was started as worker {rank} of {size}" in capsys.readouterr().err
 
 
+def test_a_party_stays_until_it_is_stopped_and_ends_well_then(workplace: Path, tmp_path: Path, checkout: Path) -> None:
+    """When it is done: started again and again, it would look as if it failed."""
+    place(tmp_path)
+    for name in PARTIES:
+        shutil.copytree(workplace / "runs" / name, tmp_path / "runs" / name)
+    workers = start_party(checkout, tmp_path, "lab", "--stay")
+    for one in workers.values():
+        assert any("waits to be stopped" in line for line in one.stderr)
+        assert one.poll() is None
+        one.send_signal(signal.SIGTERM)
+    assert [one.wait(60) for one in workers.values()] == [0, 0]
+
+
+def test_all_come_back_if_worker_0_cannot_write_what_is_left(workplace: Path, tmp_path: Path, checkout: Path) -> None:
+    """A worker that had left would be missed by one that is started again."""
+    place(tmp_path)
+    for name in PARTIES:
+        shutil.copytree(workplace / "runs" / name, tmp_path / "runs" / name)
+    shutil.rmtree(tmp_path / "runs" / "lab" / "model")
+    (tmp_path / "runs" / "lab" / "model").touch()
+    workers = start_party(checkout, tmp_path, "lab")
+    said = {key: one.communicate(timeout=60)[1] for key, one in workers.items()}
+    assert {one.returncode for one in workers.values()} == {2}, said
+    assert "worker 0 of lab: " in said["lab 1"]
+
+
 def first_port(folder: Path) -> int:
     """The port of worker 0."""
     return int((folder / "run.yaml").read_text().split('listen: "127.0.0.1:')[1].split("+")[0])
