@@ -183,10 +183,10 @@ class Identity:
     ) -> Identity:
         """Return the identity that lies in PEM files, after every check that its peers would make, and more.
 
-        Checked are: that the files are there and readable, and the key by its owner only; that key and certificate
-        belong together and are of a kind that gRPC can use; that the certificate is valid today and carries the
-        identity; and, in a handshake of the certificate with itself in memory, that a peer with the same roots would
-        accept it on both sides of a link.
+        Checked are: that the files are there and readable, and the key by its owner only, or, if root owns it, by its
+        group too; that key and certificate belong together and are of a kind that gRPC can use; that the certificate is
+        valid today and carries the identity; and, in a handshake of the certificate with itself in memory, that a peer
+        with the same roots would accept it on both sides of a link.
 
         Args:
             party: The party's name.
@@ -408,7 +408,7 @@ def _placed(given: Path | str | None, folder: Path | str | None, name: str, what
 def _read(path: Path, what: str, *, secret: bool = False) -> bytes:
     try:
         with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            found = os.fstat(file.fileno())
             content = file.read()
     except FileNotFoundError:
         raise ConfigError(
@@ -416,10 +416,14 @@ def _read(path: Path, what: str, *, secret: bool = False) -> bytes:
         ) from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the {what}: {error.strerror}") from None
-    if secret and mode & _READABLE_BY_OTHERS:
+    # What root owns reaches a process of another user through a group: so Kubernetes mounts a Secret.
+    of_root = found.st_uid == 0 and os.geteuid() != 0
+    mode = stat.S_IMODE(found.st_mode)
+    if secret and mode & (_READABLE_BY_OTHERS & ~stat.S_IRGRP if of_root else _READABLE_BY_OTHERS):
+        mended = "mount it with defaultMode: 0400" if of_root else f"run: chmod 600 {shlex.quote(str(path))}"
         raise ConfigError(
             f"{path}: others than its owner may use this file (mode {mode:04o}), and whoever has it can pass for its "
-            f"party; run: chmod 600 {shlex.quote(str(path))}"
+            f"party; {mended}"
         )
     return content
 

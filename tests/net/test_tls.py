@@ -119,6 +119,48 @@ def test_two_parties_meet_and_each_knows_the_other(bank: Identity, telecom: Iden
         assert dial(telecom, address, "bank") == "['telecom']"
 
 
+@contextmanager
+def overheard(address: str) -> Iterator[tuple[str, list[bytes]]]:
+    """Pass connections on to a server; the first bytes that come on each are what anybody on the way sees."""
+    heard: list[bytes] = []
+
+    def carry(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while content := source.recv(1 << 14):
+                target.sendall(content)
+            target.shutdown(socket.SHUT_WR)
+
+    def pass_on(caller: socket.socket) -> None:
+        with caller, socket.create_connection(split_address(address)) as server:
+            heard.append(caller.recv(1 << 14, socket.MSG_PEEK))
+            back = threading.Thread(target=carry, args=(server, caller))
+            back.start()
+            carry(caller, server)
+            back.join()
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                threads.submit(pass_on, listener.accept()[0])
+
+    with ThreadPoolExecutor(4) as threads, socket.create_server(("127.0.0.1", 0)) as listener:
+        threads.submit(accept)
+        yield f"localhost:{listener.getsockname()[1]}", heard
+        listener.shutdown(socket.SHUT_RDWR)  # or it would go on accepting
+
+
+def test_what_is_sent_in_the_clear_names_the_party_and_not_the_address(telecom: Identity, tmp_path: Path) -> None:
+    """So nothing on the way can tell by the name which of a party's workers is meant: all have its certificate."""
+    bank = Identity.load(
+        "bank", folder=place(tmp_path / "b", "bank", ROOT.issue("a-bank"), ROOT.pem), identity="a-bank"
+    )
+    with serving(bank.server_credentials(), Answering(peer_names)) as served, overheard(served) as (address, heard):
+        dial(telecom, address, "a-bank")
+    assert len(heard) == 2  # to see the certificate, and to talk
+    assert [b"a-bank" in hello for hello in heard] == [True, True]
+    assert not any(b"localhost" in hello for hello in heard)
+
+
 def test_an_agreed_identity_stands_for_the_party_name(bank: Identity, tmp_path: Path) -> None:
     issued = ROOT.issue("x", san=[x509.DNSName("VFL.Telecom.example")])
     folder = place(tmp_path / "t", "telecom", issued, ROOT.pem)
@@ -417,6 +459,35 @@ def test_a_file_in_the_place_of_another_is_named(folder: Path) -> None:
     rewrite(folder / "bank.key", ROOT.pem)
     rewrite(folder / "bank.pem", ROOT.issue("bank").pem)
     assert str(folder / "bank.key") in mistake(folder)
+
+
+@pytest.mark.parametrize(
+    ("owner", "user", "mode", "taken"),
+    [
+        (0, 10001, 0o440, True),  # a Secret that is mounted for a group
+        (0, 10001, 0o640, True),
+        (0, 10001, 0o444, False),
+        (0, 10001, 0o644, False),  # as it is mounted if nothing else is said
+        (0, 10001, 0o660, False),
+        (0, 10001, 0o450, False),
+        (0, 0, 0o440, False),
+        (10002, 10001, 0o440, False),
+        (10001, 10001, 0o440, False),
+    ],
+)
+def test_a_key_that_root_owns_may_reach_a_party_through_a_group(
+    folder: Path, owner: int, user: int, mode: int, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.fstat
+    monkeypatch.setattr(os, "fstat", lambda number: os.stat_result([*real(number)[:4], owner, user, *real(number)[6:]]))
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    (folder / "bank.key").chmod(mode)
+    if taken:
+        assert Identity.load("bank", folder=folder).name == "bank"
+        return
+    said = mistake(folder)
+    assert f"others than its owner may use this file (mode {mode:04o})" in said
+    assert ("defaultMode: 0400" in said) == (owner == 0 != user)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o620])
