@@ -476,6 +476,16 @@ def test_a_port_that_is_taken_ends_all_workers_at_once(tmp_path: Path, checkout:
     assert "worker 1 of clinic: cannot listen" in " ".join(said["clinic 0"].split())
 
 
+def test_who_waits_in_vain_for_a_partner_says_for_whom(tmp_path: Path, checkout: Path) -> None:
+    place(tmp_path)
+    workers = start_party(checkout, tmp_path, "lab", "network.meeting_s=1")
+    said = {key: one.communicate(timeout=50)[1] for key, one in workers.items()}
+    assert {one.returncode for one in workers.values()} == {2}
+    assert "no link with clinic at 127.0.0.1:" in said["lab 0"] + said["lab 1"]
+    for words in said.values():
+        assert "no link with clinic" in words.split("splitvfl, worker")[-1]
+
+
 def test_only_a_party_has_several_workers(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], workplace: Path
 ) -> None:
