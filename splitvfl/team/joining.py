@@ -57,6 +57,8 @@ class Launch:
             ConfigError: If one is missing, or none that can be.
         """
         size = _number(environment, "WORLD_SIZE", least=1, most=1 << 20)
+        if not environment.get("MASTER_ADDR"):
+            raise ConfigError("MASTER_ADDR is empty: expected the address of worker 0, by which the others find it")
         return cls(
             rank=_number(environment, "RANK", least=0, most=size - 1),
             size=size,

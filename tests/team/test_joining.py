@@ -145,6 +145,7 @@ def test_what_a_launcher_says_is_read() -> None:
         ({"RANK": "$(POD_INDEX)"}, r"RANK is '\$\(POD_INDEX\)', expected"),
         ({"RANK": ""}, "RANK is '', expected"),
         ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two', expected a whole number from 1"),
+        ({"MASTER_ADDR": ""}, "MASTER_ADDR is empty"),
         ({"MASTER_PORT": "0"}, "MASTER_PORT is '0', expected a whole number from 1 to 65535"),
     ],
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from splitvfl.errors import ConfigError, TeamError
@@ -258,6 +259,37 @@ def test_another_number_of_workers_than_the_file_says_is_refused() -> None:
         assert "team.workers is 3, and 2 workers were started" in answers.get(timeout=ENOUGH_S)
     for process in processes:
         process.join(ENOUGH_S)
+
+
+def _in_a_group_that_is_there(rank: int, port: int, answers: Any) -> None:
+    """As in Ray Train: the group is somebody else's, and no variable says anything."""
+    store = dist.TCPStore("127.0.0.1", port, 2, is_master=rank == 0)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    try:
+        Workers(3, party="shop", environment={}, wait_s=ENOUGH_S)
+    except ConfigError as error:
+        refused = str(error)
+    with Workers(2, party="shop", environment={}, wait_s=ENOUGH_S) as team:
+        said = team.collect(f"worker {team.rank}".encode())
+    still_there = torch.ones(1)
+    dist.all_reduce(still_there)
+    answers.put((rank, (refused, said, still_there.item())))
+    dist.barrier()  # who keeps the store goes last
+
+
+def test_a_process_group_that_is_there_is_used_and_left_as_it_is() -> None:
+    answers, (port,) = FORKS.Queue(), free_ports(1)
+    processes = [FORKS.Process(target=_in_a_group_that_is_there, args=(rank, port, answers)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    found = dict(answers.get(timeout=ENOUGH_S) for _ in processes)
+    for process in processes:
+        process.join(ENOUGH_S)
+    for rank in range(2):
+        refused, said, total = found[rank]
+        assert "team.workers is 3, and 2 workers were started" in refused
+        assert said == [b"worker 0", b"worker 1"]
+        assert total == 2
 
 
 def test_nothing_takes_objects_from_another_worker() -> None:
