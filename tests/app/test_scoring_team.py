@@ -29,7 +29,7 @@ from splitvfl.team.team import Alone
 from tests.app.test_serving import COMMON, FILES, config, halves, in_one_process, write_files
 from tests.builders import passive_party
 from tests.commands import Command
-from tests.run.parties import free_ports
+from tests.run.parties import free_ports, neighbouring_ports
 
 WORKERS = 2
 
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both parties' files and halves, and new records in one file and in a file for each worker."""
     place = tmp_path_factory.mktemp("scoring")
     write_files(place)
-    port = next(port for port in free_ports(20) if port < 65_000)
+    port = neighbouring_ports(WORKERS)
     for name, text in FILES.items():
         text = f"{text}{COMMON}team: {{workers: {WORKERS}}}\nprediction: {{per_record: 1}}\n"
         if name == "bank":

@@ -28,7 +28,7 @@ from splitvfl.app.saved_model import load_half
 from splitvfl.net.certs import make_certificates
 from tests.commands import Command
 from tests.pages.manifests import FOLDER, PARTIES, Manifest, moved
-from tests.run.parties import finished, free_ports, same_weights, start, weights_of
+from tests.run.parties import finished, free_ports, neighbouring_ports, same_weights, start, weights_of
 
 NAME, INSTANCE = "app.kubernetes.io/name", "app.kubernetes.io/instance"
 
@@ -354,8 +354,7 @@ def start_pod(
 @contextmanager
 def cluster(checkout: Path, folder: Path, data: dict[str, Path]) -> Iterator[dict[tuple[str, int], Pod]]:
     """Two parties of two pods each."""
-    free = sorted(free_ports(30))
-    first = next(one for one in free if one < 65_000 and one + 1 not in free)
+    first = neighbouring_ports(2)
     make_certificates(folder / "certs", list(PARTIES))
     pods = {}
     for party, join in zip(PARTIES, free_ports(2), strict=True):
@@ -469,8 +468,7 @@ def example_of_ray(arguments: Sequence[str]) -> int:
 
 
 def place_ray(folder: Path, data: dict[str, Path]) -> None:
-    free = sorted(free_ports(30))
-    first = next(one for one in free if one < 65_000 and one + 1 not in free)
+    first = neighbouring_ports(2)
     for party, place in data.items():
         text = FILE.replace("PARTY", party).replace("PORT", str(first))
         if party == "shop":

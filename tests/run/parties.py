@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -21,13 +22,23 @@ SHORT_KEYS: Within = partial(short_keys, 512)
 
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listens at now."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(neighbouring_ports(1))
+    return list(found)
+
+
+def neighbouring_ports(count: int) -> int:
+    """The first of ports that follow each other, at none of which anybody listens now.
+
+    They are below those that systems give to callers, so that nobody takes one by chance before it is used.
+    """
+    while True:
+        first = secrets.choice(range(10_000, 32_000 - count))
+        with ExitStack() as taken, suppress(OSError):
+            for port in range(first, first + count):
+                taken.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
 
 
 def start(root: Path, arguments: Sequence[str], folder: Path, *, within: Within = nullcontext) -> Command:

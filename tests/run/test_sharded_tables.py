@@ -22,7 +22,7 @@ from splitvfl.net.certs import make_certificates
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run import checkpoint
 from tests.commands import Command
-from tests.run.parties import finished, free_ports, same_weights, start
+from tests.run.parties import finished, free_ports, neighbouring_ports, same_weights, start
 from tests.table_folders import write_tables
 
 TEXT = """
@@ -81,7 +81,7 @@ def place(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     make_certificates(folder / "certs", list(PARTIES))
     write_tables(folder / "tables", click_data())
-    first = next(port for port in free_ports(20) if port < 65_000)
+    first = neighbouring_ports(WORKERS)
     (folder / "run.yaml").write_text(TEXT.replace("PORT", str(first)))
 
 

@@ -25,7 +25,7 @@ from splitvfl.net.certs import make_certificates
 from splitvfl.run import checkpoint
 from tests.commands import Command
 from tests.run.kubelet import Kubelet
-from tests.run.parties import finished, free_ports, same_weights, start, weights_of
+from tests.run.parties import finished, free_ports, neighbouring_ports, same_weights, start, weights_of
 
 TEXT = """
 data: {name: breast-cancer}
@@ -104,7 +104,7 @@ def place(folder: Path, text: str = ON_PARTS) -> None:
     folder.mkdir(exist_ok=True)
     make_certificates(folder / "certs", list(PARTIES))
     # Two ports that follow each other.
-    first = next(port for port in free_ports(20) if port < 65_000)
+    first = neighbouring_ports(WORKERS)
     (folder / "run.yaml").write_text(text.replace("PORT", str(first)))
     (folder / "own_hooks.py").write_text(OWN_HOOKS)
 
