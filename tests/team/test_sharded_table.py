@@ -157,10 +157,10 @@ def test_first_rows_are_those_of_one_process_and_so_are_numbers_drawn_afterwards
     try:
         torch.manual_seed(3)
         whole, after = normal(torch.empty(rows, 5)), torch.rand(3)
-        for rank in range(2):
+        for rank in range(3):
             torch.manual_seed(3)
-            table = ShardedTable(rows, 5, worker(rank, 2), initialise=normal)
-            assert torch.equal(table.rows, whole[rank::2])
+            table = ShardedTable(rows, 5, worker(rank, 3), initialise=normal)
+            assert torch.equal(table.rows, whole[rank::3])
             assert torch.equal(torch.rand(3), after)
     finally:
         torch.set_default_dtype(before)
