@@ -3,8 +3,9 @@
 There is one way to fit a column, and two ways to add up its numbers. A table in memory is kept until it is fitted;
 gaps are filled where they are, and NumPy adds up the whole (:class:`WholeSums`). Files of any size are added up in one
 pass and bounded memory (:class:`RunningSums`): the median that fills gaps is known when that pass is over, may be an
-estimate, and enters as so many equal numbers. The two differ by rounding where there are gaps or several chunks, and
-neither can give the other's bits: the one does not know where the gaps are, the other would need all values.
+estimate, and enters as so many equal numbers. Such sums are rounded once, in the end, and do not depend on the order of
+the rows, nor on how they are divided among chunks, files and machines. NumPy's are rounded on the way; the two differ
+by that.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from copy import copy
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, assert_never
 
 import numpy as np
@@ -30,6 +31,7 @@ from splitvfl.data.encoding import (
     check_numbers,
     symmetric_log,
 )
+from splitvfl.data.exact_moments import ExactMoments
 from splitvfl.data.ranges import Bounds, Ranges
 from splitvfl.data.spelling import setting
 from splitvfl.data.tables import Rows, is_number, is_text, numbers, what_else
@@ -43,6 +45,35 @@ ONEHOT_LIMIT = 1000
 EXACT_VALUES = 1 << 16
 # Bits of the significand that are kept beyond that, in turn, without the leading one: errors of 2^-24 to 2^-8.
 _PRECISIONS = (52, 23, 16, 12, 9, 7)
+COARSEST = len(_PRECISIONS) - 1
+
+
+class SketchCounts(NamedTuple):
+    """What a :class:`MedianSketch` keeps.
+
+    Attributes:
+        level: How coarse it has become, from 0, where it is exact, to :data:`COARSEST`.
+        values: Different values, ascending, cut off after as many bits as the level says, ``(n,)``.
+        counts: How often each occurred, ``(n,)``.
+    """
+
+    level: int
+    values: Floats
+    counts: npt.NDArray[np.int64]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether a sketch may keep this: finite values, ascending, not too many nor of too many bits; and counts."""
+        if not 0 <= self.level <= COARSEST or self.values.shape != self.counts.shape:
+            return False
+        cut = _truncated(self.values, _PRECISIONS[self.level])
+        return bool(
+            np.isfinite(self.values).all()
+            and (np.diff(self.values) > 0).all()
+            and (cut == self.values).all()
+            and (self.counts > 0).all()
+            and (self.values.size <= EXACT_VALUES or self.level == COARSEST)
+        )
 
 
 class MedianSketch:
@@ -63,14 +94,30 @@ class MedianSketch:
         """Bound of the relative error."""
         return 0.0 if self._level == 0 else 2.0 ** -(_PRECISIONS[self._level] + 1)
 
+    @property
+    def counts(self) -> SketchCounts:
+        """What it keeps."""
+        return SketchCounts(self._level, self._values, self._counts)
+
     def add(self, values: Floats) -> None:
         """Take in finite numbers."""
         found, counts = np.unique(_truncated(values, _PRECISIONS[self._level]), return_counts=True)
-        self._values, self._counts = _added(self._values, self._counts, found, counts)
-        while self._values.size > EXACT_VALUES and self._level + 1 < len(_PRECISIONS):
-            self._level += 1
-            coarser = _truncated(self._values, _PRECISIONS[self._level])
-            self._values, self._counts = _added(np.zeros(0), np.zeros(0, np.int64), coarser, self._counts)
+        self._add(found, counts)
+
+    def merge(self, other: SketchCounts) -> None:
+        """Take in what another sketch kept: the result is that of one sketch of both streams."""
+        self._coarsen(max(self._level, other.level))
+        self._add(_truncated(other.values, _PRECISIONS[self._level]), other.counts)
+
+    def _add(self, values: Floats, counts: npt.NDArray[np.int64]) -> None:
+        self._values, self._counts = _added(self._values, self._counts, values, counts)
+        while self._values.size > EXACT_VALUES and self._level < COARSEST:
+            self._coarsen(self._level + 1)
+
+    def _coarsen(self, level: int) -> None:
+        self._level = level
+        coarser = _truncated(self._values, _PRECISIONS[level])
+        self._values, self._counts = _added(np.zeros(0), np.zeros(0, np.int64), coarser, self._counts)
 
     def median(self) -> float:
         """Return the median; the mean of the two middle values where their number is even."""
@@ -104,41 +151,6 @@ def _truncated(values: Floats, bits: int) -> Floats:
     cut = np.uint64(52 - bits)
     truncated: Floats = ((np.ascontiguousarray(values).view(np.uint64) >> cut) << cut).view(np.float64)
     return truncated
-
-
-class Moments:
-    """Mean and sum of squared deviations of a stream of numbers.
-
-    Source: Chan, Golub and LeVeque, COMPSTAT 1982, equation 2.1.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.mean = 0.0
-        self.squares = 0.0
-
-    def add(self, values: Floats) -> None:
-        """Take in some numbers."""
-        if values.size:
-            mean = float(values.mean())
-            self._merge(values.size, mean, float(np.square(values - mean).sum()))
-
-    def add_constant(self, value: float, count: int) -> None:
-        """Take in one number ``count`` times."""
-        if count:
-            self._merge(count, value, 0.0)
-
-    def _merge(self, count: int, mean: float, squares: float) -> None:
-        total = self.count + count
-        delta = mean - self.mean
-        self.mean += delta * (count / total)
-        self.squares += squares + delta * delta * (self.count * (count / total))
-        self.count = total
-
-    @property
-    def deviation(self) -> float:
-        """Standard deviation, divided by the count."""
-        return float(np.sqrt(self.squares / self.count))
 
 
 class Extent(NamedTuple):
@@ -208,22 +220,46 @@ class WholeSums(Sums):
         return Extent(float(values.min()), float(values.max()), float(values.mean()), float(values.std()))
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class KeptSums:
+    """What :class:`RunningSums` keep of a stream of numbers.
+
+    Attributes:
+        known: Number of values.
+        gaps: Number of gaps.
+        low: Smallest value, as in the file; infinite where there is none.
+        high: Largest value, likewise.
+        moments: Count and sums of the values, or of their logarithms; ``None`` where neither was asked for.
+        sketch: What is kept for the median; ``None`` where it was not asked for.
+    """
+
+    known: int
+    gaps: int
+    low: float
+    high: float
+    moments: ExactMoments | None
+    sketch: SketchCounts | None
+
+
 class RunningSums(Sums):
     """Sums over a stream of numbers, in bounded memory.
+
+    They do not depend on the order of the numbers, nor on how the stream is cut or divided.
 
     Args:
         log: Whether logarithms are added up.
         fill: Whether the median will be asked for.
+        scaled: Whether mean and deviation will be asked for.
 
     Attributes:
         low: Smallest value, as in the file.
         high: Largest value, as in the file.
     """
 
-    def __init__(self, *, log: bool, fill: bool) -> None:
+    def __init__(self, *, log: bool, fill: bool, scaled: bool = True) -> None:
         super().__init__(log=log)
         self._sketch = MedianSketch() if fill else None
-        self._moments = Moments()
+        self._moments = ExactMoments() if scaled else None
         self.low, self.high = np.inf, -np.inf
 
     def add(self, values: Floats) -> None:
@@ -231,12 +267,39 @@ class RunningSums(Sums):
         known = self._count(values)
         if known.size == 0:
             return
+        # Of two zeros it would depend on the order which of them is the smallest value, or the median.
+        known = known + 0.0
         self.low, self.high = min(self.low, float(known.min())), max(self.high, float(known.max()))
-        # Overflow is noticed when the column is scaled, with its row.
-        with np.errstate(over="ignore", invalid="ignore"):
+        if self._moments is not None:
             self._moments.add(symmetric_log(known) if self._log else known)
         if self._sketch is not None:
             self._sketch.add(known)
+
+    def add_gaps(self, rows: int) -> None:
+        """Take in training rows without a value."""
+        self.gaps += rows
+
+    @property
+    def kept(self) -> KeptSums:
+        """What is kept of all this."""
+        return KeptSums(
+            known=self.known,
+            gaps=self.gaps,
+            low=self.low,
+            high=self.high,
+            moments=self._moments,
+            sketch=None if self._sketch is None else self._sketch.counts,
+        )
+
+    def merge(self, other: KeptSums) -> None:
+        """Take in what sums of the same settings kept: the result is that of one stream."""
+        self.known += other.known
+        self.gaps += other.gaps
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        if self._moments is not None and other.moments is not None:
+            self._moments.merge(other.moments)
+        if self._sketch is not None and other.sketch is not None:
+            self._sketch.merge(other.sketch)
 
     def median(self) -> float:
         """Return the median, within :attr:`median_error`."""
@@ -249,15 +312,20 @@ class RunningSums(Sums):
         return 0.0 if self._sketch is None else self._sketch.error
 
     def extent(self, fill: float | None) -> Extent:
-        """Return what the values come to with as many more of this one as there are gaps."""
-        low, high, moments = self.low, self.high, copy(self._moments)
+        """Return what the values come to with as many more of this one as there are gaps.
+
+        Mean and deviation are NaN where they were not asked for.
+        """
+        low, high = self.low, self.high
         if self._log:
             low, high = symmetric_log(np.array([low, high])).tolist()
             fill = None if fill is None else float(symmetric_log(np.array([fill]))[0])
+        if self._moments is None:
+            return Extent(low, high, math.nan, math.nan)
+        moments = self._moments.copy()
         if fill is not None:
             moments.add_constant(fill, self.gaps)
-        # The mean of values that are all alike is exactly that.
-        return Extent(low, high, low if low == high else moments.mean, moments.deviation)
+        return Extent(low, high, moments.mean, moments.deviation)
 
 
 class NumericFit:

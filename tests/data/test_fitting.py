@@ -10,34 +10,10 @@ from hypothesis.extra.numpy import arrays
 from splitvfl.data import fitting
 from splitvfl.data.chunks import Chunk
 from splitvfl.data.encoding import Floats, Scale, shift_and_scale, symmetric_log
-from splitvfl.data.fitting import MedianSketch, Moments, NumericFit, RunningSums, WholeSums
+from splitvfl.data.fitting import MedianSketch, NumericFit, RunningSums, SketchCounts, WholeSums
 
 FINITE = st.floats(-1e6, 1e6, allow_nan=False)
 STREAMS = st.lists(arrays(np.float64, st.integers(0, 30), elements=FINITE), min_size=1, max_size=6)
-
-
-@given(STREAMS)
-def test_moments_of_pieces_are_those_of_the_whole(pieces: list[Floats]) -> None:
-    moments = Moments()
-    for piece in pieces:
-        moments.add(piece)
-    whole = np.concatenate(pieces)
-
-    assert moments.count == whole.size
-    if whole.size:
-        # Rounding in sums of 180 numbers up to 1e6; the variance's square root magnifies it near 0.
-        assert moments.mean == pytest.approx(whole.mean(), abs=1e-8)
-        assert moments.deviation == pytest.approx(whole.std(), rel=1e-9, abs=1e-6)
-
-
-def test_moments_far_from_zero_keep_their_digits() -> None:
-    values = 1e9 + np.random.default_rng(0).normal(size=10_000)
-    moments = Moments()
-    for piece in np.split(values, 100):
-        moments.add(piece)
-
-    # Sums of squares would have lost all digits: 1e18 has a spacing of 128.
-    assert moments.deviation == pytest.approx(values.std(), rel=1e-6)
 
 
 @given(STREAMS)
@@ -69,6 +45,55 @@ def test_the_median_of_many_values_is_within_its_bound_and_does_not_depend_on_or
     low, high = np.sort(values)[[(len(values) - 1) // 2, len(values) // 2]]
     bound = sketches[0].error * 0.5 * (abs(low) + abs(high))
     assert abs(medians[0] - np.median(values)) <= bound * (1 + 1e-9) + 1e-12
+
+
+@given(STREAMS, st.integers(1, 40))
+def test_merged_sums_are_those_of_one_stream(pieces: list[Floats], few: int) -> None:
+    pieces = [np.where(piece > 5e5, np.nan, piece) for piece in pieces]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fitting, "EXACT_VALUES", few)
+        whole = RunningSums(log=False, fill=True)
+        whole.add(np.concatenate(pieces))
+        merged = RunningSums(log=False, fill=True)
+        for piece in reversed(pieces):
+            part = RunningSums(log=False, fill=True)
+            part.add(piece)
+            assert part.kept.sketch is not None
+            assert part.kept.sketch.is_sound
+            merged.merge(part.kept)
+
+    assert merged.kept.known == whole.kept.known
+    if whole.known:
+        median = whole.median()
+        # To the bit, the sign of zero included.
+        assert repr((merged.median(), merged.extent(median), merged.median_error)) == repr(
+            (median, whole.extent(median), whole.median_error)
+        )
+
+
+@pytest.mark.parametrize(
+    ("level", "values", "counts"),
+    [
+        (-1, [1.0], [1]),
+        (6, [1.0], [1]),
+        (0, [2.0, 1.0], [1, 1]),
+        (0, [1.0, 1.0], [1, 1]),
+        (0, [np.nan], [1]),
+        (0, [np.inf], [1]),
+        (0, [1.0], [0]),
+        (0, [1.0], [1, 1]),
+        (1, [1 + 2.0**-30], [1]),
+        (0, list(range(9)), [1] * 9),
+    ],
+)
+def test_a_sketch_takes_only_what_a_sketch_may_keep(
+    level: int, values: list[float], counts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fitting, "EXACT_VALUES", 8)
+
+    assert SketchCounts(0, np.array([1.0, 2.5]), np.array([3, 1])).is_sound
+    assert SketchCounts(5, np.arange(1.0, 10.0), np.ones(9, np.int64)).is_sound
+    assert not SketchCounts(level, np.array(values, np.float64), np.array(counts)).is_sound
 
 
 def test_a_sketch_stays_small() -> None:

@@ -1,8 +1,9 @@
 """The same files give the same bytes as ever: what was trained on earlier tables goes on with later ones.
 
 All numbers of :func:`table` are multiples of a quarter and 32 rows are trained on, so that no sum is rounded. Sums over
-:func:`rough` are, and its columns have gaps: its digests tell in which order numbers are added up. They hold where sums
-of IEEE doubles are not contracted, and leave out logarithms, whose last place differs between machines.
+:func:`rough` are, and its columns have gaps: in memory its digests tell in which order numbers are added up, on disk
+that it does not matter. They hold where sums of IEEE doubles are not contracted, and leave out logarithms, whose last
+place differs between machines.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ def test_gaps_on_disk(scale: str, rows: int, tmp_path: Path, monkeypatch: pytest
 
     files = sorted(path for path in (tmp_path / "tables").rglob("*") if path.is_file())
     found = digest(*(path.name.encode() + path.read_bytes() for path in files))
-    assert found == DIGESTS[f"rough {scale} {rows}"]
+    assert found == DIGESTS[f"rough {scale}"]
 
 
 DIGESTS = {
@@ -198,8 +199,6 @@ DIGESTS = {
     "rough whole minmax onehot": "b2d091094faf475e",
     "rough minmax index": "f77f88b433004e88",
     "rough whole minmax index": "b4fa2203779151d6",
-    "rough standard 37": "97800bffe75ea104",
-    "rough standard 1000": "e4e7a5a56c5ca65b",
-    "rough minmax 37": "431f4653ddb6e094",
-    "rough minmax 1000": "431f4653ddb6e094",
+    "rough standard": "da3f68afebc0ccad",
+    "rough minmax": "431f4653ddb6e094",
 }

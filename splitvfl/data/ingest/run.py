@@ -103,7 +103,7 @@ def ingest(
     numbers are scaled and filled with and which categories there are; the second writes. Columns are encoded as by
     :class:`splitvfl.data.encoding.Encoding` with ``categorical="index"``, with three differences: the median that fills
     gaps is a sketch where a column has more than 65 536 different values
-    (:class:`splitvfl.data.fitting.MedianSketch`), sums are rounded in another order
+    (:class:`splitvfl.data.fitting.MedianSketch`), sums are rounded once and not on the way
     (:class:`splitvfl.data.fitting.RunningSums`), and fields may be hashed. The folder appears when it is complete; an
     interrupted or failed ingest leaves nothing.
 

@@ -107,7 +107,10 @@ class Statistics:
         self._plan = plan
         self._scratch = scratch
         fill = plan.missing == "indicator"
-        self._sums = {name: RunningSums(log=scale == "log1p", fill=fill) for name, scale in plan.scales.items()}
+        self._sums = {
+            name: RunningSums(log=scale == "log1p", fill=fill, scaled=scale in ("standard", "log1p"))
+            for name, scale in plan.scales.items()
+        }
         self._numeric = {
             name: NumericFit(name, scale=scale, fill=fill, sums=self._sums[name], bounds=plan.bounds.get(name))
             for name, scale in plan.scales.items()
