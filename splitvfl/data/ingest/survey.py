@@ -273,15 +273,18 @@ def look(
 ) -> Survey:
     """Read all rows once: keep their ids and the split, and pass them on to the statistics.
 
+    Without statistics, only the columns are read that ids and the split depend on, where there are any.
+
     Raises:
         DataError: If there are no rows; an id is missing or occurs twice; no row, or every row, is a test row; or a
             cell cannot be taken.
     """
+    types = plan.types if statistics is not None else _deciding(plan)
     survey = Survey(rows=0, tested=0, ids=scratch / "ids", mask=scratch / "tested")
     rows = tested_rows = 0
     with ExitStack() as stack:
         ids_file, mask_file = (stack.enter_context(path.open("xb")) for path in (survey.ids, survey.mask))
-        for chunk in chunks(sources, plan.types, kept=plan.kept):
+        for chunk in chunks(sources, types, kept=plan.kept):
             ids = _chunk_ids(chunk, plan, rows)
             tested = _tested(chunk, plan, ids)
             ids_file.write(ids.tobytes())
@@ -297,6 +300,12 @@ def look(
     if plan.ids.column is not None and plan.aligned is None:
         _check_repeats(sources, plan, survey.ids, plan.ids.column, scratch)
     return Survey(rows=rows, tested=tested_rows, ids=survey.ids, mask=survey.mask)
+
+
+def _deciding(plan: Plan) -> dict[str, pa.DataType]:
+    types = plan.types
+    wanted = [name for name in (plan.ids.column, plan.split.column) if name in types]
+    return {name: types[name] for name in wanted if name is not None} or types
 
 
 def _chunk_ids(chunk: Chunk, plan: Plan, first_row: int) -> Ids:

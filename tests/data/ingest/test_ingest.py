@@ -280,6 +280,23 @@ def test_fields_are_hashed_by_the_formula(secret: bytes | None, tmp_path: Path) 
     assert secret is None or secret not in written
 
 
+def test_a_look_that_learns_nothing_reads_ids_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "t.csv", table())
+    ingest(path, out=tmp_path / "old", label="y", id_column="id", missing="indicator", **PARTIES)
+    ingest(path, out=tmp_path / "unnamed", label="y", missing="indicator", **PARTIES)
+    asked: list[set[str]] = []
+    read = survey.chunks
+    monkeypatch.setattr(
+        survey, "chunks", lambda sources, types, **how: asked.append({*types}) or read(sources, types, **how)
+    )
+
+    ingest_like(path, out=tmp_path / "new", like=tmp_path / "old")
+    ingest_like(path, out=tmp_path / "numbered", like=tmp_path / "unnamed")
+
+    assert asked[0] == {"id"}
+    assert asked[1] > {"n1", "c1", "y"}  # rows are counted as a file shows them
+
+
 def test_columns_are_scaled_one_by_one(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", table())
 
