@@ -88,6 +88,8 @@ PAGES: Mapping[str, Page] = {
         (
             "splitvfl ingest clicks.parquet --label label --id id --passive publisher=rest --out tables",
             "splitvfl ingest new.parquet --like tables --out new-tables",
+            "splitvfl ingest shard-3.parquet --id id --passive ads=rest --statistics-only 3/8 --out stats/3",
+            "splitvfl ingest shard-3.parquet --statistics stats --out tables-3",
         ),
     ),
     "shard": Page(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from splitvfl.cli.console import Overwrite, command_line, errors_console, next_steps, told_if_stopped
 from splitvfl.data.spelling import as_flag, settings_written
 from splitvfl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from splitvfl.data.ingest import StatisticsReport
 
 
 def ingest(
@@ -55,15 +59,32 @@ def ingest(
     aligned: Annotated[
         Path | None, typer.Option(help="Take aligned rows only, in their order: the folder that `align` wrote.")
     ] = None,
+    statistics_only: Annotated[
+        str | None, typer.Option(help="These files are shard 3/8 (from 0): write what they say of columns to --out.")
+    ] = None,
+    statistics: Annotated[
+        list[Path] | None,
+        typer.Option(help="Encode a shard by the statistics of all shards: the folder that holds theirs."),
+    ] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Write files of any size as tables to train on, one folder per party."""
     from splitvfl.app.console import IngestProgress
     from splitvfl.data import ingest as ingesting
     from splitvfl.data.alignment import aligned_rows
-    from splitvfl.data.ingest.words import claims_of, described, hashing_of, names_of, scales_of, secret_in
+    from splitvfl.data.ingest.words import (
+        claims_of,
+        described,
+        hashing_of,
+        names_of,
+        scales_of,
+        secret_in,
+        shard_of,
+    )
     from splitvfl.data.spec import TableSpec
 
+    _refuse_statistics(files)
+    taken: StatisticsReport | None = None
     secret = None if hash_key_file is None else secret_in(hash_key_file)
     rows = None if aligned is None else aligned_rows(aligned, files)
     with (
@@ -71,18 +92,14 @@ def ingest(
         told_if_stopped(f"nothing was written to {out}"),
         IngestProgress(errors_console()) as progress,
     ):
+        settled: dict[str, Any] = {"header": names_of(names), "hash_secret": secret}
+        how: dict[str, Any] = {"aligned": rows, "overwrite": overwrite, "progress": progress}
         if like is not None:
-            _only_with_like(context)
-            done = ingesting.ingest_like(
-                files,
-                out,
-                like=like,
-                hash_secret=secret,
-                header=names_of(names),
-                aligned=rows,
-                overwrite=overwrite,
-                progress=progress,
-            )
+            _only_with(context, "like", "the tables that --like names were ingested")
+            done = ingesting.ingest_like(files, out, like=like, **settled, **how)
+        elif statistics:
+            _only_with(context, "statistics", "the statistics were taken")
+            done = ingesting.ingest_shard(files, out, statistics=statistics, **settled, **how)
         else:
             spec = TableSpec(
                 source=files,
@@ -104,24 +121,47 @@ def ingest(
                 text_columns=text,
                 min_count=min_count,
             )
-            done = ingesting.ingest(
-                spec,
-                claims_of(active, passive or [], label),
-                out,
-                hashing=hashing_of(buckets, hash_fields, secret),
-                aligned=rows,
-                overwrite=overwrite,
-                progress=progress,
-            )
+            parties = claims_of(active, passive or [], label)
+            hashing = hashing_of(buckets, hash_fields, secret)
+            if statistics_only is None:
+                done = ingesting.ingest(spec, parties, out, hashing=hashing, **how)
+            else:
+                shard = shard_of(statistics_only)
+                taken = ingesting.shard_statistics(spec, parties, out, shard=shard, hashing=hashing, **how)
+    if taken is not None:
+        _tell_statistics(taken, files, names=names, hash_key_file=hash_key_file, aligned=aligned)
+        return
     for line in described(done):
         print(line)
     if done.can_be_trained_on:
         next_steps(f"splitvfl train EXPERIMENT.yaml   (with data: {{name: tables, path: {out}}})")
 
 
-def _only_with_like(context: typer.Context) -> None:
-    """Refuse settings that the earlier ingest has settled."""
-    allowed = {"files", "out", "like", "aligned", "hash_key_file", "names", "overwrite"}
+def _refuse_statistics(files: Sequence[str]) -> None:
+    """Refuse folders of statistics among the files: a pattern after --statistics that the shell has spelt out."""
+    from splitvfl.data.ingest.statistics import is_statistics
+
+    odd = [file for file in files if is_statistics(Path(file))]
+    if odd:
+        parent = Path(odd[0]).parent
+        raise ConfigError(f"{odd[0]} holds statistics and no records; name the folder of all: --statistics {parent}")
+
+
+def _tell_statistics(taken: StatisticsReport, files: Sequence[str], **again: str | Path | None) -> None:
+    """Print of what statistics were taken, and what comes next."""
+    from splitvfl.data.ingest.words import described_statistics
+
+    for line in described_statistics(taken):
+        print(line)
+    given = [word for name, value in again.items() if value is not None for word in (as_flag(name), value)]
+    where = taken.folder.parent
+    command = command_line("ingest", *files, *given, "--statistics", where, "--out", "tables")
+    next_steps(f"{command}   (once the statistics of all {taken.shard.of} shards are in {where})")
+
+
+def _only_with(context: typer.Context, flag: str, settled: str) -> None:
+    """Refuse settings that are settled by what a flag names."""
+    allowed = {"files", "out", flag, "aligned", "hash_key_file", "names", "overwrite"}
     given = [
         name
         for name in context.params
@@ -129,7 +169,7 @@ def _only_with_like(context: typer.Context) -> None:
     ]
     if given:
         flags = ", ".join("--" + ("id" if name == "id_column" else name.replace("_", "-")) for name in given)
-        raise ConfigError(f"{flags}: settled when the tables that --like names were ingested; leave it out")
+        raise ConfigError(f"{flags}: settled when {settled}; leave it out")
 
 
 def shard(

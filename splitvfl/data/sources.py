@@ -175,10 +175,16 @@ def cells_at(
 
 
 def infer_kinds(sources: Sequence[Source], columns: Sequence[str], *, text: Collection[str]) -> dict[str, Kind]:
+    """Return what columns hold: see :func:`known_kinds`. A column without any value counts as numbers."""
+    kinds = known_kinds(sources, columns, text=text)
+    return {name: kinds.get(name, "number") for name in columns}
+
+
+def known_kinds(sources: Sequence[Source], columns: Sequence[str], *, text: Collection[str]) -> dict[str, Kind]:
     """Return what columns hold: as the first file that shows it has it, and no other file contradicts.
 
-    Whole numbers in one Parquet file and fractions in another are numbers. A column without any value counts as
-    numbers. The cells of further CSV files are converted to what was found here, or are an error.
+    Whole numbers in one Parquet file and fractions in another are numbers. A column without any value is left out. The
+    cells of further CSV files are converted to what was found here, or are an error.
 
     Args:
         sources: The files.
@@ -198,7 +204,7 @@ def infer_kinds(sources: Sequence[Source], columns: Sequence[str], *, text: Coll
             kinds[name] = _reconciled(name, kind, source, kinds.get(name, kind), shown_by.setdefault(name, source))
     if columns and not kinds:
         raise DataError(f"{sources[0].name} has a header and no rows, or no value in them")
-    return {name: kinds.get(name, "number") for name in columns}
+    return kinds
 
 
 def check_kinds(sources: Sequence[Source], kinds: Mapping[str, Kind]) -> None:
@@ -212,18 +218,28 @@ def check_kinds(sources: Sequence[Source], kinds: Mapping[str, Kind]) -> None:
             for name, kind in source.infer(list(kinds), ()).items():
                 if (kind == "text") != (kinds[name] == "text") or (kinds[name] == "integer" and kind == "number"):
                     raise DataError(
-                        f"column {name!r} of {source.name} holds {_word(kind)}, and {_word(kinds[name])} "
+                        f"column {name!r} of {source.name} holds {kind_in_words(kind)}, and "
+                        f"{kind_in_words(kinds[name])} "
                         "in the files that were ingested before"
                     )
 
 
 def _reconciled(name: str, kind: Kind, source: Source, before: Kind, first: Source) -> Kind:
-    if kind == before:
-        return kind
-    if "text" in (kind, before):
-        raise DataError(f"column {name!r} of {source.name} holds {_word(kind)}, and {_word(before)} in {first.name}")
-    return "number"
+    common = common_kind(kind, before)
+    if common is None:
+        raise DataError(
+            f"column {name!r} of {source.name} holds {kind_in_words(kind)}, and {kind_in_words(before)} in {first.name}"
+        )
+    return common
 
 
-def _word(kind: Kind) -> str:
+def common_kind(one: Kind, other: Kind) -> Kind | None:
+    """Return what a column holds that holds these in two places; ``None`` where one is text and the other is not."""
+    if one == other:
+        return one
+    return None if "text" in (one, other) else "number"
+
+
+def kind_in_words(kind: Kind) -> str:
+    """Return what a column holds, in words."""
     return {"text": "text", "number": "numbers", "integer": "whole numbers", "truth": "truth values"}[kind]

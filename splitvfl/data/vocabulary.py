@@ -8,7 +8,7 @@ needs 12 bytes per category, whatever its length.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,13 +68,34 @@ class CategoryCounter:
         waiting = sum(values.nbytes + counts.nbytes for values, counts in self._waiting)
         return int(self._values.nbytes + self._counts.nbytes + waiting)
 
+    @property
+    def missing(self) -> int:
+        """Number of rows without a value."""
+        return self._missing
+
     def add(self, column: pa.Array) -> None:
         """Count the values of some rows; truth values are 0 and 1 where numbers are counted."""
         column = as_categories(column).cast(self._values.type)
         found = pc.value_counts(column.drop_null())
         self._missing += column.null_count
-        self._waiting.append((found.field("values"), found.field("counts").to_numpy()))
-        self._waiting_rows += len(found)
+        self._wait(found.field("values"), found.field("counts").to_numpy())
+
+    def add_missing(self, rows: int) -> None:
+        """Count rows without a value."""
+        self._missing += rows
+
+    def add_counted(self, values: pa.Array, counts: Counts) -> None:
+        """Take in values that were counted elsewhere; whole numbers become the nearest float64 where those are counted.
+
+        Args:
+            values: Without null and NaN.
+            counts: How often each occurred, ``(values,)``.
+        """
+        self._wait(values.cast(self._values.type, safe=False), counts)
+
+    def _wait(self, values: pa.Array, counts: Counts) -> None:
+        self._waiting.append((values, counts))
+        self._waiting_rows += len(values)
         # Merged when as much waits as is merged: every value is then merged a bounded number of times on average.
         if self._waiting_rows > max(len(self._values), 1 << 16):
             self._merge()
@@ -86,37 +107,50 @@ class CategoryCounter:
     def spill(self) -> None:
         """Write everything counted so far to disk, and go on from nothing."""
         self._merge()
-        part_of = fingerprints(self._values, 0) >> np.uint64(60)
         assert self._scratch is not None, "all must fit into memory"
         path = self._scratch.with_name(f"{self._scratch.name}-{len(self._spills)}.arrow")
         schema = pa.schema([("values", self._values.type), ("counts", pa.int64())])
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
-            for part in range(_PARTS):
-                rows = np.flatnonzero(part_of == part)
-                writer.write_batch(
-                    pa.record_batch([self._values.take(pa.array(rows)), self._counts[rows]], schema=schema)
-                )
+            for values, counts in _divided(self._values, self._counts):
+                writer.write_batch(pa.record_batch([values, counts], schema=schema))
         self._spills.append(path)
+        self._forget()
+
+    def _forget(self) -> None:
         self._values, self._counts = self._values.slice(0, 0), np.zeros(0, np.int64)
 
     def vocabulary(self, min_count: int) -> Vocabulary:
         """Return the categories with enough rows, and forget everything."""
-        if self._spills:
-            self.spill()
-            parts: Iterable[tuple[pa.Array, Counts]] = map(self._part, range(_PARTS))
-        else:
-            self._merge()
-            parts = [(self._values, self._counts)]
         kept, seen = [], 0
-        for values, counts in parts:
+        for values, counts in self._tables():
             seen += len(values)
             kept.append(values.filter(pa.array(counts >= min_count)))
         values = _joined(kept)
         values = values.take(pc.sort_indices(values))
         listed = len(values) + (self._missing >= min_count and self._missing > 0)
         missing_code = listed if listed > len(values) else 0
-        self._values, self._counts = self._values.slice(0, 0), np.zeros(0, np.int64)
+        self._forget()
         return Vocabulary(values, missing_code, seen + (self._missing > 0) - listed)
+
+    def counted(self) -> Iterator[tuple[pa.Array, Counts]]:
+        """Yield all values and how often each occurred, a part at a time, and forget them.
+
+        Parts and their order depend on the values alone: not on their order, nor on whether they passed through files.
+        """
+        divided = self._tables() if self._spills else (part for table in self._tables() for part in _divided(*table))
+        for values, counts in divided:
+            order = pc.sort_indices(values)
+            yield values.take(order), counts[order.to_numpy()]
+        self._forget()
+
+    def _tables(self) -> Iterator[tuple[pa.Array, Counts]]:
+        """Yield what was counted: by parts if there are files, else as one."""
+        if self._spills:
+            self.spill()
+            yield from map(self._part, range(_PARTS))
+        else:
+            self._merge()
+            yield self._values, self._counts
 
     def _part(self, number: int) -> tuple[pa.Array, Counts]:
         batches = []
@@ -125,6 +159,13 @@ class CategoryCounter:
                 batch = reader.get_batch(number)
                 batches.append((batch.column(0), batch.column(1).to_numpy()))
         return _merged(batches)
+
+
+def _divided(values: pa.Array, counts: Counts) -> Iterator[tuple[pa.Array, Counts]]:
+    part_of = fingerprints(values, 0) >> np.uint64(60)
+    for part in range(_PARTS):
+        rows = np.flatnonzero(part_of == part)
+        yield values.take(pa.array(rows)), counts[rows]
 
 
 def keep_within(counters: Iterable[CategoryCounter], budget: int) -> None:

@@ -47,6 +47,9 @@ def test_the_median_of_many_values_is_within_its_bound_and_does_not_depend_on_or
     assert abs(medians[0] - np.median(values)) <= bound * (1 + 1e-9) + 1e-12
 
 
+@example([np.array([-0.0]), np.array([0.0])], 9)
+@example([np.array([0.0]), np.array([-0.0])], 9)
+@example([1 + np.arange(8) / 2**40, np.array([1 + 1 / 3])], 4)
 @given(STREAMS, st.integers(1, 40))
 def test_merged_sums_are_those_of_one_stream(pieces: list[Floats], few: int) -> None:
     pieces = [np.where(piece > 5e5, np.nan, piece) for piece in pieces]

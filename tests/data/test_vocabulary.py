@@ -41,6 +41,42 @@ def test_counting_in_pieces_is_counting_the_whole(chunks: list[list[str | None]]
     assert (found.values.to_pylist(), found.missing_code, found.rare) == slowly(whole, min_count)
 
 
+@given(CELLS, st.booleans())
+def test_counts_come_back_in_parts_that_depend_on_the_values_alone(chunks: list[list[str | None]], spill: bool) -> None:
+    whole = [cell for chunk in chunks for cell in chunk]
+    with tempfile.TemporaryDirectory() as scratch:
+        counter, other = (CategoryCounter(pa.string(), Path(scratch) / name) for name in "ab")
+        for chunk in chunks:
+            counter.add(pa.array(chunk, pa.string()))
+            if spill:
+                counter.spill()
+        other.add(pa.array(whole[::-1], pa.string()))
+        parts, theirs = (
+            [(values.to_pylist(), counts.tolist()) for values, counts in one.counted()] for one in (counter, other)
+        )
+
+    assert parts == theirs
+    found = {value: count for values, counts in parts for value, count in zip(values, counts, strict=True)}
+    assert found == {value: count for value, count in Counter(whole).items() if value is not None}
+    assert counter.missing == whole.count(None)
+    merged = CategoryCounter(pa.string())
+    merged.add_missing(counter.missing)
+    for values, counts in parts * 2:
+        merged.add_counted(pa.array(values, pa.string()), np.array(counts, np.int64))
+    found = merged.vocabulary(2)
+    assert found.values.to_pylist() == sorted({cell for cell in whole if cell is not None})
+
+
+def test_whole_numbers_that_were_counted_become_the_nearest_float(tmp_path: Path) -> None:
+    counter = CategoryCounter(pa.float64())
+    counter.add(pa.array([0.5, 2.0**53]))
+    counter.add_counted(pa.array([2**53, 2**53 + 1, 7]), np.array([2, 3, 1]))
+
+    assert sum(int(counts.sum()) for _, counts in counter.counted()) == 8
+    counter.add_counted(pa.array([2**53 + 1]), np.array([1]))
+    assert counter.vocabulary(1).values.to_pylist() == [2.0**53]
+
+
 def test_the_largest_field_is_written_out_until_all_fit(tmp_path: Path) -> None:
     small, large = (CategoryCounter(pa.int64(), tmp_path / name) for name in ("small", "large"))
     small.add(pa.array(range(100)))

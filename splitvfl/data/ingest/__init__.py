@@ -3,6 +3,20 @@
 from __future__ import annotations
 
 from splitvfl.data.ingest.plan import Hashing
-from splitvfl.data.ingest.run import IngestReport, IngestStatus, PartyReport, Progress, ingest, ingest_like
+from splitvfl.data.ingest.progress import IngestStatus, Progress
+from splitvfl.data.ingest.run import IngestReport, PartyReport, ingest, ingest_like, ingest_shard
+from splitvfl.data.ingest.shards import Shard, StatisticsReport, shard_statistics
 
-__all__ = ["Hashing", "IngestReport", "IngestStatus", "PartyReport", "Progress", "ingest", "ingest_like"]
+__all__ = [
+    "Hashing",
+    "IngestReport",
+    "IngestStatus",
+    "PartyReport",
+    "Progress",
+    "Shard",
+    "StatisticsReport",
+    "ingest",
+    "ingest_like",
+    "ingest_shard",
+    "shard_statistics",
+]

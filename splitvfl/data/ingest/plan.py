@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import assert_never
@@ -32,7 +32,7 @@ from splitvfl.data.schema import (
     read_party_schema,
 )
 from splitvfl.data.sources import check_kinds, infer_kinds
-from splitvfl.data.spec import PartyClaim, Patterns, TableSpec, check_parties
+from splitvfl.data.spec import Division, PartyClaim, Patterns, TableSpec, check_parties
 from splitvfl.data.spelling import setting
 from splitvfl.data.tables import did_you_mean, listed
 from splitvfl.errors import ArgumentError, DataError
@@ -183,18 +183,104 @@ def make_plan(
         DataError: If a column is not there, is claimed by nobody or twice, or holds what it may not.
     """
     names, where = sources[0].names, sources[0].name
+    text = text_columns(names, spec, parties, where=where)
+    kinds = infer_kinds(sources, needed_columns(names, spec, parties, where=where), text=text)
+    return planned(names, kinds, spec, parties, where=where, name=name, hashing=hashing, aligned=aligned)
+
+
+def needed_columns(
+    names: Sequence[str], spec: TableSpec, parties: Sequence[PartyClaim], *, where: str
+) -> tuple[str, ...]:
+    """Return the columns that are read: features, and the label, id and split column; raises as :func:`make_plan`."""
+    return (*spec.divide(names, parties, source=where).kept, *spec.roles(names, source=where))
+
+
+def text_columns(
+    names: Sequence[str], spec: TableSpec, parties: Sequence[PartyClaim], *, where: str
+) -> tuple[str, ...]:
+    """Return those of CSV files that are read as text whatever they look like; raises as :func:`make_plan`."""
+    return matching(patterns(spec.text_columns), needed_columns(names, spec, parties, where=where), source=where)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnUses:
+    """What becomes of a table's columns.
+
+    Attributes:
+        division: Who holds which.
+        numeric: Columns of numbers.
+        listed: Categorical columns whose categories are listed.
+        hashed: Categorical columns that are hashed.
+        scales: The numeric columns, and how each is scaled.
+    """
+
+    division: Division
+    numeric: tuple[str, ...]
+    listed: tuple[str, ...]
+    hashed: tuple[str, ...]
+    scales: Mapping[str, Scale]
+
+
+def column_uses(
+    names: Sequence[str],
+    kinds: Mapping[str, Kind],
+    spec: TableSpec,
+    parties: Sequence[PartyClaim],
+    *,
+    where: str,
+    hashing: Hashing | None,
+    blank: Collection[str] = (),
+) -> ColumnUses:
+    """Return what becomes of a table's columns.
+
+    Args:
+        names: All columns, in order.
+        kinds: What those that are read hold; ``"text"`` for blank ones.
+        spec: The table.
+        parties: Who gets which columns.
+        where: What to call the table in messages.
+        hashing: Categories that are hashed.
+        blank: Columns without any value here: they are counted as text, and whatever names columns of numbers may
+            name them, for elsewhere they may hold some.
+
+    Raises:
+        ArgumentError: If settings do not go together, or one column has two roles.
+        DataError: If a column is not there, is claimed by nobody or twice, or is named as what it is not.
+    """
+    division = spec.divide(names, parties, source=where)
+    named = spec.categories(division, source=where)
+    categorical = [name for name in division.kept if name in named or kinds[name] == "text"]
+    numeric = [name for name in division.kept if name not in categorical]
+    hashed = _hashed(hashing, categorical, where)
+    scales = spec.scales([name for name in division.kept if name in numeric or name in blank], division, source=where)
+    return ColumnUses(
+        division=division,
+        numeric=tuple(numeric),
+        listed=tuple(name for name in categorical if name not in hashed),
+        hashed=hashed,
+        scales={name: scales[name] for name in numeric},
+    )
+
+
+def planned(
+    names: Sequence[str],
+    kinds: Mapping[str, Kind],
+    spec: TableSpec,
+    parties: Sequence[PartyClaim],
+    *,
+    where: str,
+    name: str,
+    hashing: Hashing | None = None,
+    aligned: Alignment | None = None,
+    blank: Collection[str] = (),
+) -> Plan:
+    """Return what is to be done with columns that hold these kinds; arguments and errors as above."""
     if aligned is not None:
         _check_aligned(spec, parties, aligned)
-    division = spec.divide(names, parties, source=where)
-    kept = division.kept
-    wanted = [*kept, *spec.roles(names, source=where)]
-    kinds = infer_kinds(sources, wanted, text=matching(patterns(spec.text_columns), wanted, source=where))
-    named = spec.categories(division, source=where)
-    categorical = [name for name in kept if name in named or kinds[name] == "text"]
-    numeric = [name for name in kept if name not in categorical]
-    hashed = _hashed(hashing, categorical, where)
+    uses = column_uses(names, kinds, spec, parties, where=where, hashing=hashing, blank=blank)
+    division = uses.division
     ranges = as_ranges(spec.ranges)
-    held = [name for name in numeric if any(name in columns for columns in division.held.values())]
+    held = [name for name in uses.numeric if any(name in columns for columns in division.held.values())]
     return Plan(
         name=name,
         task=spec.task,
@@ -208,10 +294,10 @@ def make_plan(
             PartyPlan(name=party.name, role=party.role, columns=division.held[party.name]) for party in parties
         ),
         kinds=kinds,
-        scales=spec.scales(numeric, division, source=where),
+        scales=uses.scales,
         bounds={} if ranges is None else ranges.of(held),
-        vocabularies=tuple(name for name in categorical if name not in hashed),
-        hashed=hashed,
+        vocabularies=uses.listed,
+        hashed=uses.hashed,
         missing=spec.missing,
         min_count=spec.min_count,
         buckets=0 if hashing is None else hashing.buckets,

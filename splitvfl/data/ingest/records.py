@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,6 +101,14 @@ def _repeated_in(file: Path) -> Repeated | None:
     return Repeated(int(rows[second - 1]), int(rows[second]))
 
 
+class LabelCount(NamedTuple):
+    """A value of the label column, and how many training and test rows have it."""
+
+    value: float | str
+    train: int
+    test: int
+
+
 class LabelValues:
     """The different values of the label column, and how often each occurs in training and test rows.
 
@@ -135,7 +143,23 @@ class LabelValues:
         encoded = labels.dictionary_encode()
         counts = np.zeros((2, len(encoded.dictionary)), np.int64)
         np.add.at(counts, (tested.astype(np.int64), encoded.indices.to_numpy()), 1)
-        for value, count in zip(encoded.dictionary.to_pylist(), counts.T, strict=True):
+        self._add(zip(encoded.dictionary.to_pylist(), counts.T, strict=True))
+
+    def add_counted(self, counted: Iterable[LabelCount]) -> None:
+        """Take in labels that were counted elsewhere.
+
+        Raises:
+            DataError: If there are too many classes.
+        """
+        self._add((one.value, np.array([one.train, one.test])) for one in counted)
+
+    @property
+    def counted(self) -> list[LabelCount]:
+        """The different values in sorted order, and how often each occurred; none of a regression."""
+        return [LabelCount(value, *self._counts[value].tolist()) for value in sorted(self._counts)]
+
+    def _add(self, counted: Iterable[tuple[Any, npt.NDArray[np.int64]]]) -> None:
+        for value, count in counted:
             self._counts[value] = self._counts.get(value, 0) + count
         if len(self._counts) > MOST_CLASSES:
             raise DataError(f"{self._where} has more than {MOST_CLASSES} different values; is this a regression task?")

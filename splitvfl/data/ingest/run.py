@@ -5,38 +5,27 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from splitvfl.data.alignment import Alignment
-from splitvfl.data.chunks import Chunk, Source
+from splitvfl.data.chunks import Source
 from splitvfl.data.ingest.encode import Written, bytes_needed, data_schema, write_parties
+from splitvfl.data.ingest.merging import AllShards
 from splitvfl.data.ingest.plan import Hashing, Plan, check_ingested, make_plan, plan_like
-from splitvfl.data.ingest.survey import FittedColumns, Statistics, Survey, learned_before, look
+from splitvfl.data.ingest.progress import IngestStatus, Progress, watched
+from splitvfl.data.ingest.shards import find_statistics, records_digest
+from splitvfl.data.ingest.survey import FittedColumns, Statistics, Survey, check_parts, learned_before, look
 from splitvfl.data.schema import SCHEMA_FILE, Part, schema_bytes
 from splitvfl.data.sources import open_all
 from splitvfl.data.spec import PartyClaim, TableSpec
+from splitvfl.data.tables import listed
 from splitvfl.data.writing import check_space, check_target, draft, write_bytes
 from splitvfl.errors import DataError
 
-
-@dataclass(frozen=True)
-class IngestStatus:
-    """How far an ingest has come.
-
-    Attributes:
-        phase: ``"reading"`` the first time, ``"writing"`` the second.
-        rows: Rows done in this phase.
-        done: Share of all work that is done, in [0, 1].
-    """
-
-    phase: str
-    rows: int
-    done: float
-
-
-Progress = Callable[[IngestStatus], None]
+# Share of the work that is done when it is known how cells become numbers.
+_LOOKED = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,13 +165,68 @@ def ingest_like(
     return _Run(sources, plan, progress).into(target, overwrite=overwrite)
 
 
-class _Run:
-    """One ingest: files and a plan on the way to a folder."""
+def ingest_shard(
+    source: object,
+    out: str | os.PathLike[str],
+    *,
+    statistics: Sequence[str | os.PathLike[str]],
+    hash_secret: bytes | None = None,
+    header: Sequence[str] | None = None,
+    aligned: Alignment | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> IngestReport:
+    """Write one shard of a table as :func:`ingest` would write its rows, were all shards one table.
 
-    def __init__(self, sources: Sequence[Source], plan: Plan, progress: Progress | None) -> None:
+    What numbers are scaled and filled with and which categories there are follows from the statistics of all shards
+    (:func:`splitvfl.data.ingest.shards.shard_statistics`), and nothing else of the settings is asked for again: they
+    are kept there. Neither the order of the shards matters nor how the rows were divided among them. Encoders and
+    vocabularies are equal at all shards; numbers of records, ids and their fingerprints are the shard's own.
+
+    Args:
+        source: The shard, as its statistics were taken of it.
+        out: The folder to be made.
+        statistics: Those of all shards: their folders, patterns of them, or a folder that holds them.
+        hash_secret: The key that categories were hashed with, if there was one.
+        header: Names of the columns, for CSV files without a header line.
+        aligned: As for :func:`ingest`: the shard's own alignment, needed where records were aligned.
+        overwrite: Replace tables that are there already.
+        progress: Called after every chunk.
+
+    Raises:
+        ArgumentError: If the shards were aligned and this is not, or the other way round.
+        DataError: If statistics are missing, there twice, damaged, or do not go together; the source is not one of the
+            shards; or as for :func:`ingest`.
+    """
+    target = Path(out)
+    check_target(target, overwrite=overwrite)
+    shards = AllShards(find_statistics(statistics))
+    sources = open_all(source, header=header)
+    plan = shards.plan(sources, name=target.name, hash_secret=hash_secret, aligned=aligned)
+    return _Run(sources, plan, progress, shards).into(target, overwrite=overwrite)
+
+
+class _Run:
+    """One ingest: files and a plan on the way to a folder.
+
+    Args:
+        sources: The files.
+        plan: What is done with them.
+        progress: Told how far it is.
+        shards: What says how cells become numbers, where the files are one shard of several.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        plan: Plan,
+        progress: Progress | None,
+        shards: AllShards | None = None,
+    ) -> None:
         self._sources = sources
         self._plan = plan
         self._progress = progress
+        self._shards = shards
         self._begun = time.monotonic()
         self._read_bytes = sum(source.size for source in sources)
 
@@ -193,7 +237,7 @@ class _Run:
             scratch.mkdir()
             survey, learned = self._look(scratch)
             check_space(folder, bytes_needed(self._plan, learned, survey.rows))
-            watch = self._watch("writing", 0.5)
+            watch = watched(self._progress, "writing", self._sources, begun=_LOOKED, ended=1.0)
             written = write_parties(folder, self._sources, self._plan, survey, learned, watch=watch)
             schema = data_schema(self._plan, survey, learned, written, described=self._description(survey))
             write_bytes(folder / SCHEMA_FILE, schema_bytes(schema))
@@ -201,25 +245,28 @@ class _Run:
         return self._report(target, survey, learned, written, schema.positive_share)
 
     def _look(self, scratch: Path) -> tuple[Survey, FittedColumns]:
-        watch = self._watch("reading", 0.0)
+        if self._shards is not None:
+            return self._look_at_shard(scratch, self._shards)
+        watch = watched(self._progress, "reading", self._sources, begun=0.0, ended=_LOOKED)
         if self._plan.earlier is not None:
             survey = look(self._sources, self._plan, scratch, statistics=None, watch=watch)
             return survey, learned_before(self._plan, self._plan.earlier, scratch)
         statistics = Statistics(self._plan, scratch)
         survey = look(self._sources, self._plan, scratch, statistics=statistics, watch=watch)
+        check_parts(self._plan, survey.rows, survey.tested)
         return survey, statistics.learned()
 
-    def _watch(self, phase: str, begun: float) -> Callable[[Chunk], None]:
-        rows = 0
+    def _look_at_shard(self, scratch: Path, shards: AllShards) -> tuple[Survey, FittedColumns]:
+        read = _LOOKED / 2
+        watch = watched(self._progress, "reading", self._sources, begun=0.0, ended=read)
+        survey = look(self._sources, self._plan, scratch, statistics=None, watch=watch)
+        shards.check_among(records_digest(self._plan, survey), listed([source.name for source in self._sources]))
 
-        def watch(chunk: Chunk) -> None:
-            nonlocal rows
-            rows += chunk.rows
+        def merged(rows: int) -> None:
             if self._progress is not None:
-                share = chunk.done_bytes / max(self._read_bytes, 1)
-                self._progress(IngestStatus(phase, rows, begun + share / 2))
+                self._progress(IngestStatus("merging", rows, read + (_LOOKED - read) * rows / shards.rows))
 
-        return watch
+        return survey, shards.learned(self._plan, scratch, watch=merged)
 
     def _description(self, survey: Survey) -> str:
         more = f" and {len(self._sources) - 1} more" if len(self._sources) > 1 else ""

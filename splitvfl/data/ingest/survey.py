@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from safetensors import safe_open
 
 from splitvfl.data.chunks import Chunk, Mask, Source
-from splitvfl.data.encoding import FittedNumbers, TableEncoder
+from splitvfl.data.encoding import FittedNumbers, Scale, TableEncoder
 from splitvfl.data.fitting import NumericFit, RunningSums
 from splitvfl.data.hashing import are_tested, key_name
 from splitvfl.data.ingest.plan import Earlier, PartyPlan, Plan
@@ -46,6 +46,9 @@ from splitvfl.data.vocabulary import (
 )
 from splitvfl.data.writing import StoredTensor
 from splitvfl.errors import DataError
+
+# Scales that mean and deviation are needed for.
+SUMMED_SCALES: tuple[Scale, ...] = ("standard", "log1p")
 
 ChunkWatcher = Callable[[Chunk], None]
 
@@ -101,28 +104,33 @@ class Statistics:
     Args:
         plan: What to learn.
         scratch: Folder for what does not fit into memory.
+
+    Attributes:
+        sums: Sums of every column of numbers.
+        counters: Counts of every column whose categories are listed.
+        labels: The labels; ``None`` where there are none.
     """
 
     def __init__(self, plan: Plan, scratch: Path) -> None:
         self._plan = plan
         self._scratch = scratch
         fill = plan.missing == "indicator"
-        self._sums = {
-            name: RunningSums(log=scale == "log1p", fill=fill, scaled=scale in ("standard", "log1p"))
+        self.sums = {
+            name: RunningSums(log=scale == "log1p", fill=fill, scaled=scale in SUMMED_SCALES)
             for name, scale in plan.scales.items()
         }
         self._numeric = {
-            name: NumericFit(name, scale=scale, fill=fill, sums=self._sums[name], bounds=plan.bounds.get(name))
+            name: NumericFit(name, scale=scale, fill=fill, sums=self.sums[name], bounds=plan.bounds.get(name))
             for name, scale in plan.scales.items()
         }
-        self._counters = {
+        self.counters = {
             name: CategoryCounter(category_type(plan.kinds[name]), scratch / f"count-{position}")
             for position, name in enumerate(plan.vocabularies)
         }
-        self._labels = None
+        self.labels = None
         if plan.label is not None:
             kind = plan.kinds[plan.label]
-            self._labels = LabelValues(plan.label, kind, task=plan.task, positive=plan.positive)
+            self.labels = LabelValues(plan.label, kind, task=plan.task, positive=plan.positive)
 
     def add(self, chunk: Chunk, tested: Mask) -> None:
         """Take in some rows.
@@ -133,11 +141,15 @@ class Statistics:
         for fit in self._numeric.values():
             fit.add(chunk, ~tested)
         rows = pa.array(~tested)
-        for name, counter in self._counters.items():
+        for name, counter in self.counters.items():
             counter.add(chunk.columns[name].filter(rows))
-        keep_within(self._counters.values(), COUNT_BUDGET)
-        if self._labels is not None and self._plan.label is not None:
-            self._labels.add(label_cells(chunk, self._plan.label), tested)
+        self.keep_within_budget()
+        if self.labels is not None and self._plan.label is not None:
+            self.labels.add(label_cells(chunk, self._plan.label), tested)
+
+    def keep_within_budget(self) -> None:
+        """Write the largest counts to disk where all of them together are too large for memory."""
+        keep_within(self.counters.values(), COUNT_BUDGET)
 
     def learned(self) -> FittedColumns:
         """Return how cells become numbers.
@@ -145,10 +157,10 @@ class Statistics:
         Raises:
             DataError: If a numeric column has no value in the training rows, or labels are not what the task needs.
         """
-        label, classes = (None, 0) if self._labels is None else self._labels.schema()
+        label, classes = (None, 0) if self.labels is None else self.labels.schema()
         encoders: dict[str, Encoder] = {name: self._numeric_encoder(name) for name in self._numeric}
         vocabularies: dict[str, pa.Array] = {}
-        for name in self._counters:
+        for name in self.counters:
             encoders[name], vocabularies[name] = self._vocabulary_encoder(name)
         for name in self._plan.hashed:
             encoders[name] = HashEncoder(
@@ -157,7 +169,7 @@ class Statistics:
         return _fitted(self._plan, encoders, vocabularies, label, classes, self._scratch)
 
     def _numeric_encoder(self, name: str) -> NumericEncoder:
-        sums = self._sums[name]
+        sums = self.sums[name]
         if sums.known == 0:
             raise DataError(
                 f"column {name!r} has no value in any of {sums.gaps} training rows; leave it out ({setting('drop')})"
@@ -179,7 +191,7 @@ class Statistics:
         )
 
     def _vocabulary_encoder(self, name: str) -> tuple[VocabularyEncoder, pa.Array]:
-        found = self._counters[name].vocabulary(self._plan.min_count)
+        found = self.counters[name].vocabulary(self._plan.min_count)
         encoder = VocabularyEncoder(
             column=name,
             kind=self._plan.kinds[name],
@@ -276,8 +288,7 @@ def look(
     Without statistics, only the columns are read that ids and the split depend on, where there are any.
 
     Raises:
-        DataError: If there are no rows; an id is missing or occurs twice; no row, or every row, is a test row; or a
-            cell cannot be taken.
+        DataError: If there are no rows; an id is missing or occurs twice; or a cell cannot be taken.
     """
     types = plan.types if statistics is not None else _deciding(plan)
     survey = Survey(rows=0, tested=0, ids=scratch / "ids", mask=scratch / "tested")
@@ -296,7 +307,6 @@ def look(
             watch(chunk)
     if rows == 0:
         raise DataError(f"{sources[0].name} has a header and no rows")
-    _check_parts(plan, rows, tested_rows)
     if plan.ids.column is not None and plan.aligned is None:
         _check_repeats(sources, plan, survey.ids, plan.ids.column, scratch)
     return Survey(rows=rows, tested=tested_rows, ids=survey.ids, mask=survey.mask)
@@ -341,7 +351,12 @@ def tested_of(split: SplitRule, ids: Ids) -> Mask:
     raise DataError(f"ids do not decide which records are test records under {split}")
 
 
-def _check_parts(plan: Plan, rows: int, tested: int) -> None:
+def check_parts(plan: Plan, rows: int, tested: int) -> None:
+    """Check that there are training and test rows, unless all are to be test rows.
+
+    Raises:
+        DataError: If not.
+    """
     if plan.split.rule == "all-test" or 0 < tested < rows:
         return
     part = "test" if tested else "training"

@@ -10,9 +10,11 @@ from typing import get_args
 from splitvfl.data.encoding import Scale
 from splitvfl.data.ingest.plan import Hashing
 from splitvfl.data.ingest.run import IngestReport, PartyReport
+from splitvfl.data.ingest.shards import Shard, StatisticsReport
 from splitvfl.data.partition import REST, ColumnClaim
 from splitvfl.data.schema import Role
 from splitvfl.data.spec import PartyClaim
+from splitvfl.data.tables import listed
 from splitvfl.errors import ArgumentError, DataError
 
 _MOST_UNKNOWN = 8
@@ -92,6 +94,30 @@ def secret_in(path: Path) -> bytes:
     if not path.is_file():
         raise DataError(f"expected a file with the hash key at {path}, and there is none")
     return path.read_bytes().rstrip(b"\r\n")
+
+
+def shard_of(text: str) -> Shard:
+    """Return which shard ``"3/8"`` is: number 3, from 0, of 8.
+
+    Raises:
+        ArgumentError: If it is written otherwise.
+    """
+    number, slash, of = text.partition("/")
+    if not (slash and number.isdecimal() and of.isdecimal()):
+        raise ArgumentError(f"expected a shard as its number from 0 and how many there are, as in 3/8, got {text!r}")
+    return Shard(int(number), int(of))
+
+
+def described_statistics(report: StatisticsReport) -> Iterator[str]:
+    """Yield the lines that say of what statistics were taken."""
+    rows = sum(report.rows.values())
+    split = ", ".join(f"{count:,} {part}" for part, count in report.rows.items())
+    shard = f"shard {report.shard.number} of {report.shard.of}"
+    yield f"{report.folder}: statistics of {shard}, {rows:,} rows ({split}), {rows / report.seconds:,.0f} rows/s"
+    codes = f" of {sum(report.categories.values()):,} categories" if report.categories else ""
+    yield f"{report.numeric} numeric columns, {len(report.categories)} listed fields{codes}"
+    if report.blank:
+        yield f"  no value in any row: {listed(list(report.blank))} (the other shards say what it holds)"
 
 
 def described(report: IngestReport) -> Iterator[str]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -147,6 +149,91 @@ def test_tables_are_replaced_when_asked(clicks: Path) -> None:
     assert main(["ingest", "clicks.csv", *WANTED, "--out", "tables"]) == 0
     assert main(["ingest", "clicks.csv", *WANTED, "--out", "tables"]) == 2
     assert main(["ingest", "clicks.csv", *WANTED, "--out", "tables", "--overwrite"]) == 0
+
+
+def shards_of(clicks: Path) -> None:
+    """Divide the clicks among three files."""
+    header, *rows = clicks.read_text().splitlines()
+    for number in range(3):
+        Path(f"shard-{number}.csv").write_text("\n".join([header, *rows[number::3], ""]))
+    Path("stats").mkdir()
+
+
+def test_shards_are_ingested_by_the_statistics_of_all(clicks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shards_of(clicks)
+    Path("key").write_bytes(b"0123456789abcdef\n")
+    how = (*WANTED, "--log1p", "I1", "--buckets", "7", "--hash-key-file", "key")
+    for number in range(3):
+        assert (
+            main(
+                ["ingest", f"shard-{number}.csv", *how, "--statistics-only", f"{number}/3", "--out", f"stats/{number}"]
+            )
+            == 0
+        )
+    printed = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(
+        r"stats/2: statistics of shard 2 of 3, 133 rows \(\d+ train, \d+ test\), [\d,]+ rows/s", printed[-4]
+    )
+    assert printed[-3] == "2 numeric columns, 0 listed fields"
+    command, hint = printed[-1].removeprefix("next: ").split("   ")
+    assert hint == "(once the statistics of all 3 shards are in stats)"
+
+    assert main(shlex.split(command)[1:]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("tables: 133 rows (")
+    assert main(["ingest", "clicks.csv", *how, "--out", "whole"]) == 0
+    for party in ("shop", "publisher"):
+        ours, theirs = (read_party_schema(Path(name) / party) for name in ("tables", "whole"))
+        assert ours.encoders == theirs.encoders
+        assert ours.agreed == theirs.agreed
+
+
+def test_columns_without_a_value_are_told(clicks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clicks.write_text("id,click,I1,C1\n1,0,,a\n2,1,,b\n")
+
+    wanted = ["--label", "click", "--id", "id", "--active", "shop=rest", "--statistics-only", "0/2", "--out", "stats"]
+    assert main(["ingest", "clicks.csv", *wanted]) == 0
+
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[1].startswith("0 numeric columns, 2 listed fields of ")
+    assert printed[2] == "  no value in any row: 'I1' (the other shards say what it holds)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--statistics-only", "3", *WANTED],
+            "expected a shard as its number from 0 and how many there are, as in 3/8",
+        ),
+        (["--statistics-only", "-1/3", *WANTED], "as in 3/8, got '-1/3'"),
+        (["--statistics-only", "3/3", *WANTED], "expected a shard from 0 to one below their number"),
+        (["--statistics-only", "0/3", "--label", "click"], "shards need a column that names the records (--id)"),
+        (["--statistics", "none"], "expected statistics of shards at none"),
+        (["--statistics", "stats"], "the statistics of shards 0, 2 of 3 (from 0) are missing"),
+        (
+            ["--statistics", "stats", "--label", "click"],
+            "--label: settled when the statistics were taken; leave it out",
+        ),
+        (["--statistics", "stats", "--statistics-only", "0/3"], "--statistics-only: settled when"),
+        (["--statistics", "stats", "--like", "t"], "--statistics: settled when the tables that --like names"),
+        (["stats/1", "--statistics", "stats"], "stats/1 holds statistics and no records; name the folder of all: "),
+    ],
+)
+def test_mistakes_about_shards_are_told_on_one_line(
+    arguments: list[str], message: str, clicks: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shards_of(clicks)
+    main(["ingest", "shard-1.csv", *WANTED, "--statistics-only", "1/3", "--out", "stats/1"])
+    capsys.readouterr()
+
+    assert main(["ingest", "shard-1.csv", *arguments, "--out", "out"]) == 2
+
+    error = capsys.readouterr().err
+    assert error.startswith("splitvfl: ")
+    assert error.count("\n") == 1
+    assert message in error
+    assert not Path("out").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
