@@ -27,7 +27,7 @@ import pyarrow.parquet
 
 from splitvfl.data.chunks import Chunk, Source
 from splitvfl.data.id_column import Case, check_id_column, first_repeat, names_in, repeated_id
-from splitvfl.data.ingest.run import IngestStatus, Progress
+from splitvfl.data.ingest.progress import IngestStatus, Progress
 from splitvfl.data.partition import matching, patterns
 from splitvfl.data.schema import schema_bytes
 from splitvfl.data.shard_files import (
