@@ -70,6 +70,9 @@ def align(
             help="Divide ids into so many parts, aligned one by one: for millions of them, and to go on after a break."
         ),
     ] = 1,
+    shard: Annotated[
+        str | None, typer.Option(help="Which shard of how many, 3/8, of files that another tool has divided.")
+    ] = None,
     certificates: Annotated[Path, typer.Option(help="Folder with ca.pem, NAME.pem and NAME.key.")] = Path("certs"),
     identity: Annotated[
         list[str] | None,
@@ -83,6 +86,7 @@ def align(
 ) -> None:
     """Find the records that all parties have, without showing the others, and agree on an order."""
     from splitvfl.app.console import AlignProgress
+    from splitvfl.data.sharding import HeldShards
     from splitvfl.exchange.psi import Terms
     from splitvfl.net.tls import Identity, Plaintext
     from splitvfl.run.alignment import AlignmentJob, described, peers_of, run_alignment
@@ -107,6 +111,7 @@ def align(
         credentials=Plaintext(True) if plaintext else Identity.load(party, folder=certificates, identity=own_name),
         meeting_s=wait,
         overwrite=overwrite,
+        shards=None if shard is None else HeldShards.read(shard),
     )
     kept = "nothing was written" if buckets == 1 else "buckets that are done are kept; go on with the same command"
     with told_if_stopped(kept), AlignProgress(errors_console()) as progress:

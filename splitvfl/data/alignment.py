@@ -57,6 +57,7 @@ class AlignmentSchema(msgspec.Struct, frozen=True, kw_only=True):
         case: Whether letter case counted.
         source: :func:`splitvfl.data.id_column.fingerprint` of that column.
         secret: What dummies are filled from, in hexadecimal: a random number of this party alone.
+        shards: Which shards of how many were aligned, in words; empty where all records were.
     """
 
     format: str = FORMAT
@@ -75,6 +76,7 @@ class AlignmentSchema(msgspec.Struct, frozen=True, kw_only=True):
     case: Case
     source: str
     secret: str
+    shards: str = ""
 
 
 @dataclass(frozen=True, eq=False)

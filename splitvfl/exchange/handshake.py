@@ -38,10 +38,16 @@ INTRODUCTION, AGREEMENT, RESUMING, FAREWELL = "introduction", "agreement", "resu
 
 MAX_CLASSES = 1 << 16
 _TASKS = ("binary", "multiclass", "regression")
-_SAME_RECORDS = (
-    ". All parties need the same records in the same order, split alike: the same alignment (splitvfl align), or files "
-    "of equal ids in equal order, and the same test_fraction and split_seed"
-)
+SHARD = "shard that is aligned"
+"""A term of an alignment."""
+
+# What to do about a term that differs, by what its name begins with.
+_ADVICE = {
+    "order of ": ". All parties need the same records in the same order, split alike: the same alignment (splitvfl "
+    "align), or files of equal ids in equal order, and the same test_fraction and split_seed",
+    SHARD: ". All parties align the same shard, of as many (splitvfl shard); of files that another tool has divided, "
+    "say which it is (--shard 3/8)",
+}
 _MOST_STEPS = 64
 _RUN = re.compile(r"[0-9a-f]{32}")
 
@@ -228,7 +234,9 @@ def agreement(name: str, others: tuple[str, ...], terms: Mapping[str, object]) -
             lines = "; ".join(
                 f"{_plain(key)}: {name} has {_value(key, terms)}, {other} has {_value(key, theirs)}" for key in shown
             )
-            advice = _SAME_RECORDS if any(key.startswith("order of ") for key in differing) else ""
+            advice = "".join(
+                words for begun, words in _ADVICE.items() if any(key.startswith(begun) for key in differing)
+            )
             advice += "" if cause is None else f". Write the same {_CAUSES[cause].key} in all files"
             raise DataError(f"{name} and {other} do not agree: {lines}{advice}")
     _log.info("%s: agrees with %s on records and settings", name, ", ".join(others))

@@ -84,7 +84,7 @@ from splitvfl.crypto.hashed_points import (
 )
 from splitvfl.data.id_column import DIGEST_BYTES, Case, Digests, first_repeat, order_digest
 from splitvfl.errors import ArgumentError, DataError, ProtocolError
-from splitvfl.exchange.handshake import agreement
+from splitvfl.exchange.handshake import SHARD, agreement
 from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox
 from splitvfl.messaging.messages import Message
 
@@ -120,6 +120,8 @@ class Terms:
         mode: ``"both"``, ``"size-only"`` or ``"padded"``; see :mod:`splitvfl.exchange.psi`.
         padding: Dummies per common record, in (0, 100]; for the mode ``"padded"`` only.
         case: Whether letters of ids are ``"kept"`` as they are, or ``"folded"``, so that case does not count.
+        shards: Which shards of how many are aligned, in words (:class:`splitvfl.data.sharding.HeldShards`); empty where
+            all records are.
         most_records: Parties with more records are refused. 32 bytes are held for each record of a peer, of one bucket.
         buckets: Into how many parts ids are divided by their hash, each intersected by itself:
             :mod:`splitvfl.exchange.psi_buckets`. 1: none.
@@ -132,6 +134,7 @@ class Terms:
     mode: Mode = "both"
     padding: float = 0.0
     case: Case = "kept"
+    shards: str = ""
     most_records: int = 1 << 24
     buckets: int = 1
 
@@ -169,6 +172,8 @@ class Terms:
             "letter case of ids": self.case,
             "most records": self.most_records,
             **({} if self.buckets == 1 else {"buckets": self.buckets}),
+            # Not said where there are none: older versions know of none.
+            **({SHARD: self.shards} if self.shards else {}),
         }
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from splitvfl.data.alignment import AlignmentSchema, check_alignment_target, write_alignment
 from splitvfl.data.id_column import fingerprint, read_digests
 from splitvfl.data.schema import Role
-from splitvfl.errors import ConfigError
+from splitvfl.data.shard_files import held_shards
+from splitvfl.data.sharding import HeldShards
+from splitvfl.data.sources import find_files
+from splitvfl.errors import ConfigError, DataError
 from splitvfl.exchange.psi import Aligned, AlignmentProgress, Mode, Overlap, Terms, align
 from splitvfl.exchange.psi_buckets import align_in_buckets
 from splitvfl.messaging.conversation import Half
@@ -45,6 +48,7 @@ class AlignmentJob:
         meeting_s: Seconds to wait for all parties to appear.
         message_s: Seconds to wait for each message, of 1 MiB at most.
         overwrite: Replace an alignment that is there already.
+        shards: Which shards of how many the files are; ``None``: as they say of themselves, if they do.
 
     Raises:
         ConfigError: If these do not fit together.
@@ -62,6 +66,7 @@ class AlignmentJob:
     meeting_s: float = 300.0
     message_s: float = 120.0
     overwrite: bool = False
+    shards: HeldShards | None = None
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -102,14 +107,17 @@ def run_alignment(
         progress: Called with the points computed so far, and those to be computed in all.
 
     Raises:
-        DataError: If the files cannot be read, ids are missing or repeated, nothing is common, terms differ, or
-            something is in the place of the folder.
+        DataError: If the files cannot be read, ids are missing or repeated, records belong to another shard, nothing is
+            common, terms differ, or something is in the place of the folder.
         LinkError: If a party does not appear in time, or goes away.
         ProtocolError: If a party sends what does not belong here.
         ConfigError: If an address or an identity is none.
     """
     if job.out is not None:
         check_alignment_target(job.out, overwrite=job.overwrite)
+    job = _with_shards(job)
+    if job.terms.shards:
+        notify(f"shard {job.terms.shards}")
     if job.terms.buckets > 1:
         return _run_in_buckets(job, notify, progress)
     digests = read_digests(job.files, job.id_column, case=job.terms.case)
@@ -121,6 +129,18 @@ def run_alignment(
     if isinstance(found, Aligned):
         _write(job, found, source)
     return found
+
+
+def _with_shards(job: AlignmentJob) -> AlignmentJob:
+    """Have the terms say which shards are aligned, if not all records are, after a look at whether all belong there."""
+    noted = held_shards(find_files(job.files), id_column=job.id_column, case=job.terms.case)
+    if job.shards is not None and noted not in (None, job.shards):
+        raise DataError(f"{job.files[0].name} says that it is shard {noted}, and it was given as shard {job.shards}")
+    held = job.shards or noted
+    if held is None:
+        return job
+    held.check(job.files, job.id_column, case=job.terms.case)
+    return replace(job, terms=replace(job.terms, shards=str(held)))
 
 
 def _run_in_buckets(job: AlignmentJob, notify: Callable[[str], None], progress: AlignmentProgress | None) -> Aligned:
@@ -209,6 +229,7 @@ def _write(job: AlignmentJob, found: Aligned, source: str) -> None:
         case=job.terms.case,
         source=source,
         secret=secrets.token_hex(32),
+        shards=job.terms.shards,
     )
     write_alignment(job.out, found.rows, found.ids, schema, overwrite=job.overwrite)
 

@@ -10,10 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from splitvfl.cli import main
 from splitvfl.data.alignment import read_alignment
+from splitvfl.data.shard_files import shard_file
+from splitvfl.data.shard_writing import shard
+from splitvfl.data.sharding import HeldShards
 from splitvfl.errors import ConfigError, DataError, LinkError, SplitVFLError
 from splitvfl.exchange.psi import Aligned, Overlap, Terms
 from splitvfl.net.tls import Plaintext
@@ -117,6 +122,80 @@ def test_differing_terms_are_named_at_both(tmp_path: Path) -> None:
     assert any("letter case of ids" in str(run.result()) for run in runs)
 
 
+@pytest.fixture
+def sharded(tmp_path: Path) -> Town:
+    """A bank and a telecom whose records are divided into three shards, in folders of their names."""
+    town = Town(tmp_path, telecom=(10, 60))
+    for name, file in town.files.items():
+        shard(file, tmp_path / name, id_column="customer", shards=3)
+    return town
+
+
+def test_shards_of_one_number_are_aligned_and_all_of_them_find_what_is_common(sharded: Town) -> None:
+    common: list[int] = []
+    for number in range(3):
+        sharded.files = {name: shard_file(sharded.folder / name, number) for name in sharded.files}
+        found = sharded.run(overwrite=True)
+        common.append(len(found["bank"].ids))
+        for name in sharded.files:
+            assert read_alignment(sharded.folder / "aligned" / name).schema.shards == f"{number} of 3"
+    assert sum(common) == 30
+    assert min(common) > 0
+
+
+def test_shards_of_other_numbers_or_of_other_divisions_are_not_aligned(sharded: Town, tmp_path: Path) -> None:
+    bank = shard_file(tmp_path / "bank", 1)
+    shard(sharded.files["telecom"], tmp_path / "others", id_column="customer", shards=4)
+    others = {
+        "2 of 3": shard_file(tmp_path / "telecom", 2),
+        "1 of 4": shard_file(tmp_path / "others", 1),
+        "nothing": sharded.files["telecom"],
+    }
+    for what, telecom in others.items():
+        sharded.files = {"bank": bank, "telecom": telecom}
+        for error in sharded.run().values():
+            assert isinstance(error, DataError)
+            assert "shard that is aligned: " in str(error)
+            assert f"bank has 1 of 3, telecom has {what}" in str(error) or f"has {what}, bank has 1 of" in str(error)
+            assert "(--shard 3/8)" in str(error)
+
+
+def test_files_of_another_tool_are_aligned_as_the_shard_that_they_are_said_to_be(sharded: Town, tmp_path: Path) -> None:
+    plain = people(tmp_path, "plain", 0, 0)
+    kept = pq.read_table(shard_file(tmp_path / "telecom", 1)).column("customer").to_pylist()
+    plain.write_text("customer\n" + "".join(f"{name}\n" for name in kept))
+    jobs = [
+        sharded.job("bank", files=(shard_file(tmp_path / "bank", 1),)),
+        sharded.job("telecom", files=(plain,), shards=HeldShards((1,), 3)),
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        found = [run.result() for run in [pool.submit(caught, run_alignment, job) for job in jobs]]
+    assert found[0].digest == found[1].digest
+
+    with pytest.raises(
+        DataError, match=r"plain.csv, line 2, column 'customer': id 'c\d+' belongs to shard 1 of 3, and"
+    ):
+        run_alignment(sharded.job("telecom", files=(plain,), shards=HeldShards((2,), 3), overwrite=True))
+    with pytest.raises(
+        DataError, match=r"shard-1.parquet says that it is shard 1 of 3, and it was given as shard 2 of 3"
+    ):
+        run_alignment(
+            sharded.job("bank", files=(shard_file(tmp_path / "bank", 1),), shards=HeldShards((2,), 3), overwrite=True)
+        )
+
+
+def test_a_shard_whose_records_were_changed_since_is_refused(sharded: Town, tmp_path: Path) -> None:
+    path = shard_file(tmp_path / "bank", 1)
+    table = pq.read_table(path)
+    names = [
+        *table.column("customer").to_pylist()[:-1],
+        "c3" if "c3" not in table.column("customer").to_pylist() else "c4",
+    ]
+    pq.write_table(table.set_column(0, "customer", pa.array(names)), path)
+    with pytest.raises(DataError, match=r"shard-1.parquet, row \d+ .* belongs to shard [02] of 3"):
+        run_alignment(sharded.job("bank", files=(path,)))
+
+
 def test_nobody_is_waited_for_without_end(tmp_path: Path) -> None:
     town = Town(tmp_path, telecom=(10, 60))
     with pytest.raises(LinkError, match=r"telecom at 127.0.0.1"):
@@ -206,6 +285,7 @@ def test_the_command_aligns_under_mutual_tls(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("more", "complaint"),
     [
+        (["--shard", "3"], "expected a shard and the number of shards, like 3/8 or 3,4/8, got '3'"),
         (["--mode", "all"], "expected mode one of both, size-only, padded"),
         (["--peer", "telecom.example:7000"], "expected a peer like telecom=telecom.example:7000"),
         (["--peer", "telecom"], "say where to listen"),
