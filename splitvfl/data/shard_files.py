@@ -212,9 +212,10 @@ def held_shards(files: Sequence[Path], *, id_column: str, case: Case) -> HeldSha
         if not note.records:
             raise DataError(f"{file.name} is empty: shard {note.shard} of {note.shards} has no record")
         places[note.shard] = file
+    if len(places) == of_first.shards:
+        return None
     _check_used_alike(first, of_first, id_column, case)
-    whole = len(places) == of_first.shards
-    return None if whole else HeldShards(tuple(sorted(places)), of_first.shards)
+    return HeldShards(tuple(sorted(places)), of_first.shards)
 
 
 def _check_used_alike(file: Path, note: ShardNote, id_column: str, case: Case) -> None:

@@ -4,7 +4,7 @@ Rows are read once, or twice where CSV files hold whole numbers (:mod:`splitvfl.
 time is sorted by shard, and what each shard gets is put behind what it has, in a file of its own that is open for no
 longer than that. When all rows are read, these files become Parquet files, one after the other.
 
-Memory: a few loads of 128 MiB, and some 60 bytes for each record of the largest shard, by which ids that are there
+Memory: a few loads of 128 MiB, and some 50 bytes for each record of the largest shard, by which ids that are there
 twice are found. Room on the disk: what the shards take, and more than that for the files in between, which go one by
 one. Files open at a time: one that is read and one that is written, however many shards there are.
 """
@@ -230,7 +230,7 @@ class _Piles:
         return counts
 
     def _append(self, shard: int, rows: pa.Table) -> None:
-        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
         with self._path(shard).open("ab") as file, pa.ipc.new_stream(file, self._whole, options=options) as stream:
             stream.write_table(rows)
 

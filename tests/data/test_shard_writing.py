@@ -123,6 +123,14 @@ def test_every_row_is_once_in_its_shard_and_in_order(
     assert found.rows == len(rows)
 
 
+def test_rows_keep_their_order_in_large_pieces_too(tmp_path: Path) -> None:
+    rows = [{"id": f"c{number}", "place": number} for number in range(5000)]
+    shard(write_file(tmp_path / "a.parquet", rows), tmp_path / "out", id_column="id", shards=2)
+    for number in (0, 1):
+        places = [row["place"] for row in as_rows(tmp_path / "out", number)]
+        assert places == sorted(places)
+
+
 def test_row_groups_are_cut_and_files_can_be_read_in_any_order(tmp_path: Path, small_pieces: None) -> None:
     path = write_file(tmp_path / "a.parquet", [{"id": number, "x": number / 3} for number in range(100)])
     shard(path, tmp_path / "out", id_column="id", shards=3)
