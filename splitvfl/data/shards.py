@@ -15,15 +15,18 @@ import msgspec
 import torch
 
 from splitvfl.data.columns import Columns, PartyData, Records, Shards, VerticalData
-from splitvfl.data.schema import read_party_schema
+from splitvfl.data.schema import VOCABULARY_FILE, read_party_schema
 from splitvfl.data.store import open_party
 from splitvfl.errors import DataError
 
 PLACEHOLDER = "{worker}"
 """What the number of a shard takes the place of in a path."""
 
-# What a shard has of its own in its schema; everything else must be alike.
-_OWN = ("rows", "id_fingerprints", "dummies")
+# What shards of one table have alike in their schemas. Partners compare the rest, shard by shard.
+_ALIKE = (
+    *("format", "version", "name", "role", "task", "classes", "label"),
+    *("column_names", "numeric_names", "field_names", "field_sizes", "encoders"),
+)
 
 
 def lie_apart(path: str | None) -> bool:
@@ -44,7 +47,7 @@ class ShardFacts:
         path: Where it lies.
         rows: Number of its training records.
         tests: Number of its test records.
-        encoding: SHA-256, in hexadecimal, of how its columns became numbers.
+        encoding: SHA-256, in hexadecimal, of how its columns became numbers, its list of categories included.
         records: Fingerprint of the ids of its training records.
         numbered: Whether its records are called 0, 1, 2 and so on.
     """
@@ -67,12 +70,15 @@ def facts_of(folder: Path) -> ShardFacts:
         DataError: If it is not there, or is damaged.
     """
     schema = read_party_schema(folder)
-    alike = {name: value for name, value in msgspec.structs.asdict(schema).items() if name not in _OWN}
+    digest = hashlib.sha256(msgspec.json.encode({name: getattr(schema, name) for name in _ALIKE}))
+    if (folder / VOCABULARY_FILE).exists():
+        with (folder / VOCABULARY_FILE).open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
     return ShardFacts(
         path=str(folder),
         rows=schema.rows.get("train", 0),
         tests=schema.rows.get("test", 0),
-        encoding=hashlib.sha256(msgspec.json.encode(alike)).hexdigest(),
+        encoding=digest.hexdigest(),
         records=schema.id_fingerprints.get("train", ""),
         numbered=_numbered(open_party(folder)),
     )

@@ -217,14 +217,19 @@ def test_what_are_no_parts_of_one_table_is_refused(
         checked_sizes([facts[0], change(facts[1])])
 
 
-def test_scales_of_a_shard_are_seen_to_be_others(apart: Path, tmp_path: Path) -> None:
+def test_scales_and_categories_of_a_shard_are_seen_to_be_others(apart: Path, tmp_path: Path) -> None:
+    """And what belongs to the shard alone is none of that."""
     shutil.copytree(apart / "tables-1" / "lab", tmp_path / "lab")
     known, schema = facts_of(tmp_path / "lab").encoding, tmp_path / "lab" / "schema.json"
+    assert known == facts_of(apart / "tables-0" / "lab").encoding
     found = json.loads(schema.read_bytes())
+    schema.write_text(json.dumps({**found, "agreed": "of another alignment"}))
+    assert facts_of(tmp_path / "lab").encoding == known
     found["encoders"][0]["offset"] += 1e-9
     schema.write_text(json.dumps(found))
-    assert known == facts_of(apart / "tables-0" / "lab").encoding
-    assert facts_of(tmp_path / "lab").encoding != known
+    scaled = facts_of(tmp_path / "lab").encoding
+    (tmp_path / "lab" / "vocabulary.safetensors").write_bytes(b"other categories")
+    assert len({known, scaled, facts_of(tmp_path / "lab").encoding}) == 3
 
 
 def test_records_that_are_called_by_their_numbers_lie_in_no_shards(tmp_path: Path) -> None:

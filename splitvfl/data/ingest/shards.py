@@ -33,6 +33,7 @@ from splitvfl.data.spec import PartyClaim, TableSpec
 from splitvfl.data.spelling import setting
 from splitvfl.data.writing import check_target, draft
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.system.private_folder import make_parents
 
 _PIECE = 8 << 20
 
@@ -129,6 +130,7 @@ def shard_statistics(
         raise ArgumentError(
             f"shards need a column that names the records ({setting('id_column')}): row numbers begin anew in each"
         )
+    make_parents(target)  # the folder of all shards' statistics
     check_target(target, overwrite=overwrite, holds=HOLDS, recognised=is_statistics)
     sources = open_all(spec.source, header=spec.header)
     kinds = _kinds(sources, spec, parties)
