@@ -14,6 +14,8 @@ import pytest
 from splitvfl.cli import main
 from splitvfl.data.alignment import aligned_rows
 from splitvfl.data.id_column import fingerprint, read_digests
+from splitvfl.data.shard_files import shard_file
+from splitvfl.data.shard_writing import shard
 from splitvfl.errors import DataError, LinkError, SplitVFLError
 from splitvfl.exchange import psi_buckets
 from splitvfl.exchange.psi import Aligned, Terms
@@ -84,6 +86,22 @@ def test_what_was_done_before_a_break_is_kept_and_the_same_command_goes_on(tmp_p
     # What was done before is part of it, and nothing is left beside the result.
     assert set(before[:, 1]) <= set(aligned["telecom"].ids)
     assert sorted(path.name for path in (tmp_path / "aligned").iterdir()) == ["bank", "telecom"]
+
+
+def test_shards_are_aligned_in_buckets_and_compared_too(tmp_path: Path) -> None:
+    town = Town(tmp_path, telecom=(10, 60))
+    for name, file in town.files.items():
+        shard(file, tmp_path / name, id_column="customer", shards=2)
+    town.files = {name: shard_file(tmp_path / name, 1) for name in town.files}
+    town.run(terms=Terms(active="bank", buckets=2))
+    aligned = {name: aligned_rows(tmp_path / "aligned" / name, file) for name, file in town.files.items()}
+    assert {one.schema.shards for one in aligned.values()} == {"1 of 2"}
+    assert aligned["bank"].schema.digest == aligned["telecom"].schema.digest
+
+    town.files["telecom"] = shard_file(tmp_path / "telecom", 0)
+    for error in town.run(terms=Terms(active="bank", buckets=2), overwrite=True).values():
+        assert isinstance(error, DataError)
+        assert "shard that is aligned: " in str(error)
 
 
 def test_buckets_of_other_records_are_not_gone_on_with(tmp_path: Path) -> None:
