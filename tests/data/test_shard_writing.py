@@ -189,7 +189,7 @@ def test_an_ingest_of_all_shards_is_that_of_the_files(deceived: Path, tmp_path: 
         "label": "label",
         "id_column": "id",
         "passive": {"shop": "rest"},
-        "scale": "none",
+        "scale": "standard",
         "missing": "indicator",
         "drop": "seldom",
     }
