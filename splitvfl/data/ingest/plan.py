@@ -275,8 +275,6 @@ def planned(
     blank: Collection[str] = (),
 ) -> Plan:
     """Return what is to be done with columns that hold these kinds; arguments and errors as above."""
-    if aligned is not None:
-        _check_aligned(spec, parties, aligned)
     uses = column_uses(names, kinds, spec, parties, where=where, hashing=hashing, blank=blank)
     division = uses.division
     ranges = as_ranges(spec.ranges)
@@ -306,8 +304,8 @@ def planned(
     )
 
 
-def check_ingested(spec: TableSpec, parties: Sequence[PartyClaim]) -> None:
-    """Check that a table can be ingested for these parties.
+def check_ingested(spec: TableSpec, parties: Sequence[PartyClaim], aligned: Alignment | None = None) -> None:
+    """Check that a table can be ingested for these parties, and that its records were aligned for them, if they were.
 
     Raises:
         ArgumentError: If not.
@@ -326,9 +324,16 @@ def check_ingested(spec: TableSpec, parties: Sequence[PartyClaim]) -> None:
             raise ArgumentError(f"expected a party's name of up to 100 letters, digits, _ and -, got {party.name!r}")
     if spec.categorical == "onehot":
         raise ArgumentError("tables that are ingested hold codes of categories, got categorical='onehot'; leave it out")
+    if aligned is not None:
+        check_aligned(spec, parties, aligned)
 
 
-def _check_aligned(spec: TableSpec, parties: Sequence[PartyClaim], aligned: Alignment) -> None:
+def check_aligned(spec: TableSpec, parties: Sequence[PartyClaim], aligned: Alignment) -> None:
+    """Check that records were aligned for this party, by this id column.
+
+    Raises:
+        ArgumentError: If not.
+    """
     schema = aligned.schema
     if [(party.name, party.role) for party in parties] != [(schema.party, schema.role)]:
         got = ", ".join(f"{party.name} ({party.role})" for party in parties)

@@ -119,7 +119,7 @@ def ingest(
         DataError: If a file, a column or a cell is not what was asked for; the message says where it stands.
     """
     target = Path(out)
-    check_ingested(spec, parties)
+    check_ingested(spec, parties, aligned)
     check_target(target, overwrite=overwrite)
     sources = open_all(spec.source, header=spec.header)
     plan = make_plan(sources, spec, parties, name=target.name, hashing=hashing, aligned=aligned)

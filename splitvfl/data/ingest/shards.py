@@ -125,7 +125,7 @@ def shard_statistics(
     """
     begun, target = time.monotonic(), Path(out)
     shard.check()
-    check_ingested(spec, parties)
+    check_ingested(spec, parties, aligned)
     if spec.id_column is None:
         raise ArgumentError(
             f"shards need a column that names the records ({setting('id_column')}): row numbers begin anew in each"
