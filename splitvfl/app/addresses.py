@@ -122,7 +122,7 @@ class AddressBook:
 
     @property
     def _workers(self) -> int:
-        """How many processes each party has for this: models are trained by several, and all else is done by one."""
+        """How many processes each party has for this: as many as were said, or as the file says for training."""
         if self.workers is not None:
             return self.workers
         together = self.purpose == CHECKING and not self._a_third_party_scores

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,9 +21,10 @@ from splitvfl.app.data_summary import own_summary_of, summary_of
 from splitvfl.app.deployment import Deployment
 from splitvfl.app.exchanges import said_before
 from splitvfl.app.experiment import Experiment, Workbench
-from splitvfl.app.records import OwnData, in_words_of, load_data, own_data, shard_here
+from splitvfl.app.records import OwnData, in_words_of, load_data, own_data
 from splitvfl.app.run_folder import check_folder, has_checkpoint, is_barely_begun
 from splitvfl.app.scoring import check_own_defenses
+from splitvfl.app.workers import shards_to_try
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import VerticalData
 from splitvfl.errors import LinkError, SplitVFLError
@@ -146,7 +147,10 @@ def check_party(
     own: OwnData | None = None
     if name in config.parties:
         with found.step():
-            own = own_data(config, name, worker=shard_here(config))
+            shards = shards_to_try(config, name)
+            own = own_data(config, name, worker=None if shards is None else shards.here)
+            if shards is not None:
+                own = replace(own, data=own.data.in_shards(shards))
             with in_words_of(config):
                 _tell_all(tell, own_summary_of(own.data, own.task))
     if takes_part_in_training(config, name):

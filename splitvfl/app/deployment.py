@@ -479,9 +479,20 @@ class Deployment:
         )
         save_half(folder, run.party, origin)
 
-    def give_rows(self, run: ActiveRun | PassiveRun) -> None:
-        """Give worker 0, which writes the trained half, the rows of tables that this worker holds."""
-        give_rows(run.party.models[-1])
+    def write_half(self, run: ActiveRun | PassiveRun, folder: Path) -> None:
+        """Write the party's trained half into the run's folder, as worker 0 does; the others give it rows of tables.
+
+        Raises:
+            CheckpointError: If it cannot be written; an earlier half stays.
+            TeamError: If tables are divided, and a worker could not go on, or is gone.
+        """
+        if self._team.rank:
+            give_rows(run.party.models[-1])
+            return
+        # Before there is a model: where one is, a reserve that is missing was taken away, and may have been used.
+        if not (folder / MODEL_FOLDER).exists():
+            keep_reserve(folder, self.assembly.reserve)
+        self.keep_half(run, folder / MODEL_FOLDER)
 
     def summary(self, run: ActiveRun) -> RunSummary:
         """Return the label party's finished run in numbers: what it could see of its own messages, and nothing else."""
@@ -597,14 +608,17 @@ def run_party(
         begun = Beginning.noted(folder, going_on=going_on)
         begin_others(team)
         check_alike(team, name, alike(config, run.settings.data, overwrite=overwrite))
+        written = 0
+        if team.size > 1 and run.was_at_its_end():
+            # Before partners are waited for: workers that have parted over a partner's end could not do it together.
+            run.take_end()
+            deployment.write_half(run, folder)
+            written = run.step
         run.run()
+        if run.step != written:
+            deployment.write_half(run, folder)
         if team.rank:  # what is left to do is done once, by worker 0
-            deployment.give_rows(run)
             return run, None
-        # Before there is a model: where one is, a reserve that is missing was taken away, and may have been used.
-        if not (folder / MODEL_FOLDER).exists():
-            keep_reserve(folder, deployment.assembly.reserve)
-        deployment.keep_half(run, folder / MODEL_FOLDER)
         if isinstance(run, ActiveRun):
             found: RunSummary | None = deployment.summary(run)
         else:

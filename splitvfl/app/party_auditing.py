@@ -12,6 +12,7 @@ from typing import Final
 from splitvfl.app.auditing import CONFIDENCE, ExperimentAudit, bare, check_draws, of_defenses, surroundings
 from splitvfl.app.deployment import Deployment
 from splitvfl.app.plan_auditing import NoisyTraining, audit_plan
+from splitvfl.app.workers import shards_to_try
 from splitvfl.audit.defense import DRAWS
 from splitvfl.claims import claims_of
 from splitvfl.config.sections import ExperimentConfig
@@ -51,7 +52,8 @@ def audit_party(
             f"{config.source}: {name} has a key and no data (exchange {config.exchange.name}): no defense acts on what "
             f"it sends, and there is nothing to audit; name one of {', '.join(config.parties)} (--as)"
         )
-    deployment = Deployment(config, name, team=FirstWorker(config.team.workers))
+    team, shards = FirstWorker(config.team.workers), shards_to_try(config, name)
+    deployment = Deployment(config, name, team=team, shards=shards)
     own, noise = deployment.own, deployment.assembly.noise
     # Attached as in a run, so that what does not fit is refused here too.
     party = deployment.tried_half()

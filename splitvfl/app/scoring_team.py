@@ -6,18 +6,21 @@ their scores go, is worker 0's business; the others wait for it before anything 
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
 from splitvfl.app.workers import part_of
 from splitvfl.config.sections import ExperimentConfig
+from splitvfl.data.digests import encoded_digest
 from splitvfl.data.new_records import NewRecords
 from splitvfl.data.shards import lie_apart, shard_path
-from splitvfl.errors import ConfigError, PrivacyError
+from splitvfl.errors import ConfigError, DataError, PrivacyError
 from splitvfl.exchange.scoring import ACTIVE
 from splitvfl.hooks import hook_name
 from splitvfl.party.party import ActiveParty, PassiveParty, Tally
@@ -79,6 +82,21 @@ def own_file(records: Path | None, team: Team) -> Path | None:
     return shard_path(str(records), team.rank)
 
 
+def scored_terms(read: NewRecords, half: str, *, apart: bool) -> dict[str, str]:
+    """Return what workers that score together must have alike beside their settings: the half, and one file's records.
+
+    Args:
+        read: The records that a worker has read.
+        half: Digest of its trained half.
+        apart: Whether each has read a file of its own.
+    """
+    terms = {"trained half": half}
+    if not apart:
+        names = hashlib.sha256(_written(read.names)).hexdigest()
+        terms["records"] = f"{read.data.test.count} {encoded_digest(read.data.test)} {names}"
+    return terms
+
+
 @dataclass(frozen=True, eq=False)
 class TeamRecords:
     """The records of a prediction, as one worker has them.
@@ -103,6 +121,7 @@ def records_of_team(scored: NewRecords, team: Team, *, apart: bool) -> TeamRecor
         apart: Whether the others have read other files. Else all have read the same, and each takes its part.
 
     Raises:
+        DataError: If records of several files have no names, or one is in two files.
         TeamError: If a worker could not go on.
     """
     if team.size == 1:
@@ -110,8 +129,20 @@ def records_of_team(scored: NewRecords, team: Team, *, apart: bool) -> TeamRecor
     if not apart:
         return TeamRecords(_part(scored, part_of(scored.data.test.count, team)), scored.names, scored.data.test.count)
     counts = [int(count) for count in team.collect(str(scored.data.test.count).encode())]
-    names = team.gather(torch.frombuffer(bytearray(_written(scored.names)), dtype=torch.uint8))
-    every = scored.names if names is None else pa.concat_arrays([_read(one.numpy().tobytes()) for one in names])
+    if scored.named_by == "rows":
+        raise DataError(
+            "records of several files are called by their numbers, which begin anew in each: name the column that "
+            "calls them (--id)"
+        )
+    # As text: a column of whole numbers in one file may be text in another.
+    names = team.gather(torch.frombuffer(bytearray(_written(scored.names.cast(pa.string()))), dtype=torch.uint8))
+    if names is None:
+        return TeamRecords(scored, scored.names, sum(counts))
+    every = pa.concat_arrays([_read(one.numpy().tobytes()) for one in names])
+    if pc.count_distinct(every).as_py() < len(every):
+        raise DataError(
+            "a record is in the files of two workers, or twice in one; it would be scored twice: take one out"
+        )
     return TeamRecords(scored, every, sum(counts))
 
 
@@ -163,6 +194,7 @@ class TeamTally:
             TeamError: At the others, then.
         """
         if not self._begun:
+            self._team.collect(b"agreed")  # with all partners: else nothing is scored, and nothing is to be counted
             if self._counted is not None:
                 self._counted.begin()
             self._team.collect(b"counted")

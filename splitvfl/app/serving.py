@@ -32,8 +32,10 @@ from splitvfl.app.scoring_team import (
     check_scored_by_workers,
     own_file,
     records_of_team,
+    scored_terms,
     scores_of_all,
 )
+from splitvfl.app.workers import alike
 from splitvfl.config.sections import ExperimentConfig, HookConfig, NetworkConfig, PartyConfig
 from splitvfl.cut.memoised import check_memoised
 from splitvfl.data.columns import PartyData
@@ -52,6 +54,7 @@ from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.scorer import Scorer
 from splitvfl.report.releases import Release
 from splitvfl.run.prediction import MOST_RETRIES, ActivePrediction, PassivePrediction, PredictionSettings
+from splitvfl.run.teamwork import check_alike
 from splitvfl.team.team import Alone, Team
 
 
@@ -180,8 +183,12 @@ def prepare_prediction(
     if name == config.active and config.scorer == COORDINATOR:
         partners = (*partners, COORDINATOR)
     scores_here = name == config.scorer != config.active
-    read = records_to_score(config, name, half, replace(files, records=own_file(files.records, team)))
-    shared = records_of_team(read, team, apart=lie_apart(str(files.records)))
+    read, apart = records_to_score(config, name, half, replace(files, records=own_file(files.records, team))), False
+    if team.size > 1:
+        apart = lie_apart(str(files.records))
+        terms = alike(config, {}, overwrite=files.overwrite)
+        check_alike(team, name, terms | scored_terms(read, half.schema.digest, apart=apart))
+    shared = records_of_team(read, team, apart=apart)
     scored = shared.own
     party = half.party(
         scored.data, device=choose_device(config.train.device), own=config.model, own_loss=config.train.loss

@@ -11,12 +11,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from splitvfl.app.assembly import choose_device
-from splitvfl.app.records import shard_folder
+from splitvfl.app.records import shard_folder, shard_here
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import Shards
 from splitvfl.data.digests import SCHEMA
@@ -27,13 +27,19 @@ from splitvfl.party.party import ActiveParty, Party
 from splitvfl.team.sharded_table import sharded_tables
 from splitvfl.team.team import Alone, Team
 
+# So long one worker may still score when another is done. One that is gone is noticed at once.
+_SCORING_S: Final = 7 * 86_400.0
 # Where a machine has its files.
 _PLACES = frozenset({"path", "aligned", "ranges", "matrix", "certificates"})
 
 
 @contextmanager
 def team_of(
-    config: ExperimentConfig, name: str, *, notify: Callable[[str], None] = lambda line: None
+    config: ExperimentConfig,
+    name: str,
+    *,
+    notify: Callable[[str], None] = lambda line: None,
+    work_s: float | None = None,
 ) -> Iterator[Team]:
     """Join the workers of a party, of which this process is one; alone, if it is the only one.
 
@@ -41,6 +47,8 @@ def team_of(
         config: The party's file.
         name: Its name.
         notify: Told in one line which workers are waited for, if they do not come soon.
+        work_s: Seconds for which one worker may work while others wait for it. ``None``: as long as in training, where
+            they meet in every step.
 
     Raises:
         ConfigError: If the file and who started this process do not say the same number of workers.
@@ -60,7 +68,8 @@ def team_of(
     network = config.network
     # A worker may wait for its partners to appear, and then for some messages of each, before it comes to the others.
     wait_s = 3600.0 if network is None else network.meeting_s + 8 * network.message_s * len(config.parties)
-    with Workers(workers, party=name, environment=os.environ, wait_s=wait_s, notify=notify) as team:
+    work_s = wait_s if work_s is None else work_s
+    with Workers(workers, party=name, environment=os.environ, wait_s=wait_s, work_s=work_s, notify=notify) as team:
         yield team
 
 
@@ -76,7 +85,7 @@ def team_of_prediction(config: ExperimentConfig, name: str) -> Iterator[Team]:
     if os.environ.get("WORLD_SIZE", "1") == "1":
         yield Alone()
         return
-    with team_of(config, name) as team:
+    with team_of(config, name, work_s=_SCORING_S) as team:
         yield team
 
 
@@ -219,11 +228,39 @@ def shards_of(config: ExperimentConfig, name: str, team: Team) -> Shards | None:
     Raises:
         DataError: If a shard is missing, has no training records, is encoded otherwise, or is there twice.
     """
-    if team.size == 1 or not lie_apart(config.data.path):
+    if team.size == 1:
         return None
-    own = facts_of(shard_folder(config, name, team.rank))
-    said = team.collect(json.dumps(asdict(own)).encode())
+    apart = lie_apart(config.data.path)
+    own = asdict(facts_of(shard_folder(config, name, team.rank))) if apart else None
+    said = team.collect(json.dumps(own).encode())  # of those whose files say otherwise, too
+    others = [rank for rank, one in enumerate(said) if (json.loads(one) is None) == apart]
+    if others:
+        raise ConfigError(
+            f"{config.source}: data.path: worker {team.rank} of {name} has {'a shard' if apart else 'the whole table'},"
+            f" and worker {', '.join(map(str, others))} not; give all workers one file"
+        )
+    if not apart:
+        return None
     return replace(checked_sizes([ShardFacts(**json.loads(one)) for one in said]), here=team.rank)
+
+
+def shards_to_try(config: ExperimentConfig, name: str) -> Shards | None:
+    """Return shards for a trial by one process that trains on none; ``None``: records are one table.
+
+    Of shards that are on other machines it takes each to be as large as the first that is here.
+
+    Raises:
+        DataError: If none is here, or those that are here are no parts of one table.
+    """
+    if not lie_apart(config.data.path):
+        return None
+    here = shard_here(config)
+    assert here is not None, "they lie apart"
+    folders = [shard_folder(config, name, shard) for shard in range(config.shards)]
+    if all(folder.exists() for folder in folders):
+        return replace(checked_sizes([facts_of(folder) for folder in folders]), here=here)
+    own = facts_of(folders[here])
+    return Shards((own.rows,) * config.shards, (own.tests,) * config.shards, here)
 
 
 def part_of(count: int, team: Team) -> range:
@@ -240,7 +277,8 @@ def folder_of(folder: Path, team: Team) -> Path:
 def leaving_together(team: Team) -> Iterator[None]:
     """Leave a block when all workers do: until worker 0 has written what is left, all may have to come back."""
     yield
-    team.collect(b"")
+    if not team.lost:  # whoever ended without its partners has nobody to wait for
+        team.collect(b"")
 
 
 @contextmanager

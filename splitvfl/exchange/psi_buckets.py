@@ -7,9 +7,10 @@ ids are random over all buckets, and records are in their order: neither tells t
 
 What buckets reveal beyond :mod:`splitvfl.exchange.psi`: how many ids the other party has in each bucket, in place of
 how many it has in all. Of a guessed id that says next to nothing as long as buckets are large, so that buckets of fewer
-than :data:`LEAST_IN_BUCKET` ids are refused, the other party's too. A party may say that it lacks a bucket which it
-has: then it is intersected again, as if parties aligned again; in the mode ``padded`` with other dummies, and who has
-seen both lists of the bucket can tell most of them.
+than :data:`LEAST_IN_BUCKET` ids are refused, the other party's too. In the mode ``padded`` a passive party knows how
+many records of each bucket are common, as without buckets it knows it of all. A party may say that it lacks a bucket
+which it has: then it is intersected again, as if parties aligned again; in the mode ``padded`` with other dummies, and
+who has seen both lists of the bucket can tell most of them.
 
 Messages, before those of each bucket:
 
@@ -246,7 +247,9 @@ def _joined(party: str, peers: tuple[str, ...], store: BucketStore, terms: Terms
     order = np.argsort(ids, kind="stable")
     rows, ids = rows[order], ids[order]
     if (ids[1:] == ids[:-1]).any():
-        raise ProtocolError(f"{terms.active} sent an id in two buckets")
+        raise ProtocolError(
+            f"{terms.active} sent an id in two buckets; remove the folders of buckets at all parties, and align anew"
+        )
     shared: dict[str, int] = {}
     for one in found:
         for peer, count in one.shared.items():

@@ -5,7 +5,7 @@
     .NAME.buckets/buckets.json      what is aligned: a folder of other records or terms is not gone on with
     .NAME.buckets/7.ids             row in the party's own files (int64) and digest (64 bytes) of each id of bucket 7
     .NAME.buckets/7.done.npy        int64, (records, 2): row, -1 for a dummy, and new id; ascending by id
-    .NAME.buckets/7.done.json       at the active party: records in common with each passive party
+    .NAME.buckets/7.done.json       digest of the new ids; at the active party also records in common with each other
 
 Digests of ids that can be guessed tell these ids: the folder is its owner's only, and goes when the alignment is there.
 """
@@ -31,6 +31,7 @@ from splitvfl.data.id_column import (
     first_repeat,
     id_digest,
     names_in,
+    order_digest,
     repeated_id,
 )
 from splitvfl.data.sources import chunks, open_all
@@ -172,7 +173,8 @@ class BucketFolder:
 
     def keep(self, number: int, found: DoneBucket) -> None:
         """Keep what was found of a bucket on the disk."""
-        _write(self._folder / f"{number}.done.json", json.dumps(dict(found.shared)).encode())
+        told = {"order": order_digest(found.ids), "shared": dict(found.shared)}
+        _write(self._folder / f"{number}.done.json", json.dumps(told).encode())
         draft = self._folder / f"{number}.new.npy"
         with draft.open("wb") as file:
             np.save(file, np.stack([found.rows, found.ids], axis=1), allow_pickle=False)
@@ -195,15 +197,17 @@ class BucketFolder:
             return None
         try:
             values: npt.NDArray[np.int64] = np.load(path, allow_pickle=False)
-            shared = json.loads((self._folder / f"{number}.done.json").read_bytes())
-        except (OSError, ValueError, EOFError) as error:
+            told = json.loads((self._folder / f"{number}.done.json").read_bytes())
+            order, shared = told["order"], told["shared"]
+        except (OSError, ValueError, EOFError, TypeError, KeyError) as error:
             raise DataError(f"{path} cannot be read: {error}; {self._again}") from error
         if values.dtype != np.int64 or values.ndim != 2 or values.shape[1] != 2 or not _are_counts(shared):
             raise DataError(f"{path} is damaged; {self._again}")
         rows, ids = np.ascontiguousarray(values.T)
         if ((rows < -1) | (rows >= int(self.sizes.sum()))).any() or (np.diff(ids) <= 0).any() or (ids < 0).any():
             raise DataError(f"{path} is damaged; {self._again}")
-        return DoneBucket(rows, ids, shared)
+        # Of another order: it was being aligned again, and is so once more.
+        return DoneBucket(rows, ids, shared) if order_digest(ids) == order else None
 
 
 def _are_counts(found: object) -> bool:

@@ -199,6 +199,15 @@ class PartyRun(Training, Generic[P]):
             if self._side is not None:
                 self._side.close()
 
+    def was_at_its_end(self) -> bool:
+        """Return whether all workers of this party had done everything before, so that its half can be written."""
+        own = self._is_end(self._folder.newest())
+        return {b"end"} == set(self.team.collect(b"end" if own else b""))
+
+    def take_end(self) -> None:
+        """Take up the end of the run, without anybody: what was trained is written before partners are waited for."""
+        self._go_on_alone(self._folder.newest())
+
     def _go_on_alone(self, newest: Mapping[str, Any]) -> None:
         """Do what is left to do without the others: nothing, as a rule."""
         self._take_up(checkpoint.latest(self._folder.checkpoints))

@@ -173,6 +173,8 @@ class Alone(Team):
 class FirstWorker(Alone):
     """Worker 0 of several of whom the others are not there: to see what it would be made of, and not to train.
 
+    The others are taken to say what it says.
+
     Args:
         size: How many there would be.
     """
@@ -180,3 +182,7 @@ class FirstWorker(Alone):
     def __init__(self, size: int) -> None:
         super().__init__()
         self.size = size
+
+    def collect(self, content: bytes) -> list[bytes]:
+        """Return the content as often as there would be workers."""
+        return [content] * self.size

@@ -37,8 +37,9 @@ class Workers(Team):
         size: How many the party's file says there are.
         party: The party's name, for errors.
         environment: Where the launcher's variables are: ``os.environ``.
-        wait_s: Seconds that an operation waits for the slowest worker, who may be waiting for another party. A worker
-            that is gone is noticed at once.
+        wait_s: Seconds to wait for all workers to join.
+        work_s: Seconds that an operation waits for the slowest worker, who may be waiting for another party. A worker
+            that is gone is noticed at once. ``None``: as long.
         notify: Told in one line who is waited for, if they do not join soon.
 
     Raises:
@@ -53,6 +54,7 @@ class Workers(Team):
         party: str,
         environment: Mapping[str, str],
         wait_s: float,
+        work_s: float | None = None,
         notify: Callable[[str], None] = lambda line: None,
     ) -> None:
         super().__init__()
@@ -62,7 +64,7 @@ class Workers(Team):
                 f"team.workers is {size}, and nothing says which of them this process is ({', '.join(missing)}): start "
                 f"it with torchrun --nproc-per-node {size} --no-python splitvfl party FILE --as {party}"
             )
-        self._party, self._wait = party, timedelta(seconds=wait_s)
+        self._party, self._wait = party, timedelta(seconds=wait_s if work_s is None else work_s)
         self._ours = not dist.is_initialized()
         launch = Launch.read(environment) if self._ours else None
         # Before they join: whoever leaves while others join is a riddle to them.
@@ -76,7 +78,9 @@ class Workers(Team):
         try:
             # Of a group that somebody else made, one of our own: its own waits, and gloo whatever carries theirs.
             self._group = (
-                dist.new_group(backend="gloo", timeout=self._wait) if launch is None else self._joined(launch, notify)
+                dist.new_group(backend="gloo", timeout=self._wait)
+                if launch is None
+                else self._joined(launch, wait_s, notify)
             )
         except (RuntimeError, ValueError) as error:
             where = "" if launch is None else f" at {launch.place}"
@@ -89,9 +93,9 @@ class Workers(Team):
         self._stop_asked = False
         self._gone = ""
 
-    def _joined(self, launch: Launch, notify: Callable[[str], None]) -> Any:
+    def _joined(self, launch: Launch, wait_s: float, notify: Callable[[str], None]) -> Any:
         """Join those who are here, and return the group of all."""
-        store = meet(launch, party=self._party, wait_s=self._wait.total_seconds(), notify=notify)
+        store = meet(launch, party=self._party, wait_s=wait_s, notify=notify)
         dist.init_process_group(
             "gloo", store=store, rank=launch.rank, world_size=launch.size, timeout=timedelta(seconds=JOIN_S)
         )

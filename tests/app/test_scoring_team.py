@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from splitvfl.cli import main
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.data.new_records import NewRecords
 from splitvfl.defenses import GaussianIR
-from splitvfl.errors import ConfigError, LimitError, PrivacyError
+from splitvfl.errors import ConfigError, DataError, LimitError, PrivacyError, TeamError
 from splitvfl.party.attaching import attach_defense
 from splitvfl.team.team import Alone
 from tests.app.test_serving import COMMON, FILES, config, halves, in_one_process, write_files
@@ -55,6 +56,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def worker_of(root: Path, folder: Path, words: list[str], rank: int, meets: int) -> Command:
+    variables = {"RANK": rank, "WORLD_SIZE": WORKERS, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": meets}
+    found = {key: str(value) for key, value in variables.items()}
+    return Command(words, folder, COLUMNS="300", PYTHONPATH=str(root), **found)
+
+
 def score(root: Path, folder: Path, records: str, *, runs: str = "runs", out: str = "scores.csv") -> dict[str, str]:
     """Score as two parties of two workers each, and return what each said; all end alike."""
     started = {}
@@ -62,14 +69,8 @@ def score(root: Path, folder: Path, records: str, *, runs: str = "runs", out: st
         given = ["--records", records.replace("NAME", name), "--model", f"{runs}/{name}/model"]
         more = ["--out", out] if name == "bank" else []
         for rank in range(WORKERS):
-            variables = {"RANK": rank, "WORLD_SIZE": WORKERS, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": meets}
-            started[f"{name} {rank}"] = Command(
-                ["predict", f"{name}.yaml", "--as", name, *given, *more],
-                folder,
-                COLUMNS="120",
-                PYTHONPATH=str(root),
-                **{key: str(value) for key, value in variables.items()},
-            )
+            words = ["predict", f"{name}.yaml", "--as", name, *given, *more]
+            started[f"{name} {rank}"] = worker_of(root, folder, words, rank, meets)
     said = {}
     for who, one in started.items():
         result, errors = one.communicate(timeout=120)
@@ -152,10 +153,46 @@ def test_records_are_counted_before_any_part_leaves_and_once_however_often_a_wor
         tally.leaving(3)
         with pytest.raises(PrivacyError, match="parts of 3 records were to leave, and 2 of them are counted"):
             tally.leaving(3)
-    assert (counted.begun, team.collected) == (1, 1)
+    assert (counted.begun, team.collected) == (1, 2)
     with pytest.raises(LimitError):
         TeamTally(team, 5, Counted(most=0)).begin()
-    assert team.collected == 1, "the others hear that it failed, and not that it is counted"
+    assert team.collected == 3, "the others hear that it failed, and not that it is counted"
+
+
+def test_nothing_is_counted_before_all_workers_have_agreed_with_their_partners() -> None:
+    class Refused(Worker):
+        def collect(self, content: bytes) -> list[bytes]:
+            raise TeamError("worker 1 of telecom: telecom and bank do not agree")
+
+    counted = Counted(most=1)
+    with pytest.raises(TeamError):
+        TeamTally(Refused(0), 5, counted).begin()
+    assert counted.begun == 0
+
+
+def test_workers_with_other_settings_do_not_score_together(folder: Path, checkout: Path) -> None:
+    """Half of the records would leave without their defense, say, and nobody would know."""
+    (meets,) = free_ports(1)
+    command = ["predict", "telecom.yaml", "--as", "telecom", "--records", "telecom-new.csv"]
+    started = [
+        worker_of(checkout, folder, [*command, "--model", "runs/telecom/model", *more], rank, meets)
+        for rank, more in enumerate(([], ["defenses=[]"]))
+    ]
+    for one in started:
+        errors = " ".join(one.communicate(timeout=120)[1].split())
+        assert one.returncode == 2
+        assert "workers 0 and 1 of telecom do not have the same: defenses: " in errors
+
+
+def test_records_of_several_files_have_names_of_their_own() -> None:
+    class Both(Worker):
+        def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+            return [tensor, tensor]
+
+    with pytest.raises(DataError, match="in the files of two workers"):
+        records_of_team(scored([True, True]), Both(0), apart=True)
+    with pytest.raises(DataError, match=r"called by their numbers.*--id"):
+        records_of_team(replace(scored([True]), named_by="rows"), Both(0), apart=True)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
 from splitvfl.net.certs import make_certificates
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run import checkpoint
+from splitvfl.run.party_folder import FAREWELL_FILE
 from tests.commands import Command
 from tests.run.parties import finished, free_ports, neighbouring_ports, same_weights, start
 from tests.table_folders import write_tables
@@ -272,14 +273,19 @@ def test_folders_of_workers_that_changed_places_are_refused(workplace: Path, tmp
     assert any("rows of tables here was 1 mod 2 and is 0 mod 2" in words for words in said.values()), said
 
 
+@pytest.mark.parametrize("parted", [True, False])
 def test_a_finished_run_that_is_started_again_writes_its_half_again(
-    workplace: Path, tmp_path: Path, checkout: Path
+    parted: bool, workplace: Path, tmp_path: Path, checkout: Path
 ) -> None:
+    """Without partners, too, whether these had taken leave or vanished just then, and never come back."""
     copied(workplace, tmp_path)
     half = tmp_path / "runs" / "paper" / "model"
     shutil.rmtree(half)
-    said = finished(start_party(checkout, tmp_path, "paper"))
-    assert "finished this run before" in said["paper 0"]
+    if not parted:
+        for one in folders(tmp_path, "paper"):
+            (one / FAREWELL_FILE).unlink()
+    said = finished(start_party(checkout, tmp_path, "paper", "network.meeting_s=5"))
+    assert ("finished this run before" if parted else "and ends without them") in said["paper 0"]
     ours, known = (
         safetensors.torch.load_file(one / "weights.safetensors")
         for one in (half, workplace / "runs" / "paper" / "model")
