@@ -24,7 +24,7 @@ from splitvfl.app.experiment import Experiment, Workbench
 from splitvfl.app.records import OwnData, in_words_of, load_data, own_data
 from splitvfl.app.run_folder import check_folder, has_checkpoint, is_barely_begun
 from splitvfl.app.scoring import check_own_defenses
-from splitvfl.app.workers import shards_to_try
+from splitvfl.app.workers import shards_not_here, shards_to_try
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import VerticalData
 from splitvfl.errors import LinkError, SplitVFLError
@@ -151,6 +151,7 @@ def check_party(
             own = own_data(config, name, worker=None if shards is None else shards.here)
             if shards is not None:
                 own = replace(own, data=own.data.in_shards(shards))
+                _tell_all(tell, shards_not_here(config, name))
             with in_words_of(config):
                 _tell_all(tell, own_summary_of(own.data, own.task))
     if takes_part_in_training(config, name):

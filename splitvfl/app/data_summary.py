@@ -43,7 +43,7 @@ def _records(data: PartyData) -> str:
     if shards is None:
         return found
     count = len(shards.sizes)
-    return f"{found} in {count} shards" if shards.here is None else f"{found}, shard {shards.here} of 0 to {count - 1}"
+    return f"{found} in {count} shards" if shards.here is None else f"{found}, of shard {shards.here} ({count} in all)"
 
 
 def _labels(records: Records, task: TaskName) -> str:

@@ -263,6 +263,17 @@ def shards_to_try(config: ExperimentConfig, name: str) -> Shards | None:
     return Shards((own.rows,) * config.shards, (own.tests,) * config.shards, here)
 
 
+def shards_not_here(config: ExperimentConfig, name: str) -> list[str]:
+    """Return in words which shards that lie apart are not on this machine, where any are not."""
+    missing = [str(one) for one in range(config.shards) if not shard_folder(config, name, one).exists()]
+    if not missing:
+        return []
+    return [
+        f"shards: {', '.join(missing)} of {config.shards} are not on this machine ({config.data.path}) and were not "
+        "looked at; they are taken to be as large as the first that is"
+    ]
+
+
 def part_of(count: int, team: Team) -> range:
     """Return the positions of this worker's part of so many records."""
     return range(team.rank * count // team.size, (team.rank + 1) * count // team.size)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from splitvfl.cli.console import Overwrite, errors_console, next_steps, told_if_stopped
+from splitvfl.cli.console import Overwrite, command_line, errors_console, next_steps, told_if_stopped
 from splitvfl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from splitvfl.data.alignment import AlignmentSchema
+    from splitvfl.run.alignment import AlignmentJob
 
 
 def certs(
@@ -86,6 +90,7 @@ def align(
 ) -> None:
     """Find the records that all parties have, without showing the others, and agree on an order."""
     from splitvfl.app.console import AlignProgress
+    from splitvfl.data.alignment import read_alignment
     from splitvfl.data.sharding import HeldShards
     from splitvfl.exchange.psi import Terms
     from splitvfl.net.tls import Identity, Plaintext
@@ -119,4 +124,14 @@ def align(
     for line in described(job, found):
         print(line)
     if job.out is not None:
-        next_steps(f"splitvfl party EXPERIMENT.yaml --as {party}   (with data: {{..., aligned: {job.out}}})")
+        next_steps(_after_alignment(job, read_alignment(job.out).schema))
+
+
+def _after_alignment(job: AlignmentJob, schema: AlignmentSchema) -> str:
+    """Return what comes next: of a shard its statistics, as no run trains on it alone."""
+    number, _, of = schema.shards.partition(" of ")
+    if not number.isdecimal():
+        return f"splitvfl party EXPERIMENT.yaml --as {job.party}   (with data: {{..., aligned: {job.out}}})"
+    statistics = ("--statistics-only", f"{number}/{of}", "--out", f"stats/{number}")
+    command = command_line("ingest", *job.files, "--aligned", job.out or "", *statistics)
+    return f"{command}   (with --{job.role} {job.party}=rest, and the other settings of ingest)"

@@ -81,6 +81,8 @@ def ingest(
         secret_in,
         shard_of,
     )
+    from splitvfl.data.shard_files import check_noted
+    from splitvfl.data.sources import find_files
     from splitvfl.data.spec import TableSpec
 
     _refuse_statistics(files)
@@ -127,6 +129,7 @@ def ingest(
                 done = ingesting.ingest(spec, parties, out, hashing=hashing, **how)
             else:
                 shard = shard_of(statistics_only)
+                check_noted(find_files(files), shard=shard.number, shards=shard.of)
                 taken = ingesting.shard_statistics(spec, parties, out, shard=shard, hashing=hashing, **how)
     if taken is not None:
         _tell_statistics(taken, files, names=names, hash_key_file=hash_key_file, aligned=aligned)
@@ -155,7 +158,7 @@ def _tell_statistics(taken: StatisticsReport, files: Sequence[str], **again: str
         print(line)
     given = [word for name, value in again.items() if value is not None for word in (as_flag(name), value)]
     where = taken.folder.parent
-    command = command_line("ingest", *files, *given, "--statistics", where, "--out", "tables")
+    command = command_line("ingest", *files, *given, "--statistics", where, "--out", f"tables-{taken.shard.number}")
     next_steps(f"{command}   (once the statistics of all {taken.shard.of} shards are in {where})")
 
 

@@ -110,6 +110,25 @@ def is_sharded_folder(folder: Path) -> bool:
     return has_format(folder / SHARDING_FILE, FORMAT)
 
 
+def check_noted(files: Sequence[Path], *, shard: int, shards: int) -> None:
+    """Check that files which say of themselves which shard they are say what they are taken for.
+
+    Args:
+        files: The files; those that ``splitvfl shard`` did not write say nothing.
+        shard: Which shard they are taken for.
+        shards: Of how many.
+
+    Raises:
+        DataError: If one says otherwise.
+    """
+    for file in files:
+        note = read_note(file)
+        if note is not None and (note.shard, note.shards) != (shard, shards):
+            raise DataError(
+                f"{file.name} says that it is shard {note.shard}/{note.shards}, and was given as shard {shard}/{shards}"
+            )
+
+
 def read_note(path: Path) -> ShardNote | None:
     """Return what a file says of itself; ``None`` if it is no shard that was written by ``splitvfl shard``.
 

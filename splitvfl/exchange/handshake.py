@@ -45,6 +45,7 @@ SHARD = "shard that is aligned"
 _ADVICE = {
     "order of ": ". All parties need the same records in the same order, split alike: the same alignment (splitvfl "
     "align), or files of equal ids in equal order, and the same test_fraction and split_seed",
+    "buckets": ". All parties divide their ids into as many (--buckets; 1 where it is not given)",
     SHARD: ". All parties align the same shard, of as many (splitvfl shard); of files that another tool has divided, "
     "say which it is (--shard 3/8)",
 }

@@ -292,7 +292,7 @@ def check_fit(own: Hello, theirs: Hello, peer: str) -> None:
     if theirs.workers != own.workers:
         raise ProtocolError(
             f"{peer} has {_counted(theirs.workers)}, and {own.party} has {_counted(own.workers)}: all parties need as "
-            "many; write the same team.workers in all files"
+            "many: write the same team.workers in all files, and start as many everywhere (torchrun)"
         )
     if theirs.worker != own.worker:
         raise ProtocolError(

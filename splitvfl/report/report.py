@@ -135,7 +135,13 @@ def finished_in(folder: Path) -> bool:
 def unfinished_runs(folders: Sequence[Path]) -> list[Path]:
     """Return the folders of runs, in these folders at any depth, that a page leaves out, as they have not finished."""
     begun = (path.parent for folder in folders for path in folder.rglob(_SETTINGS))
+    begun = (run for run in begun if not _is_of_a_worker(run))
     return sorted({run for run in begun if not (run / FILE_NAME).is_file()}, key=_in_counting_order)
+
+
+def _is_of_a_worker(folder: Path) -> bool:
+    """Return whether a folder is what one of several workers keeps for itself within the run of all."""
+    return re.fullmatch(r"worker-\d+", folder.name) is not None and (folder.parent / _SETTINGS).is_file()
 
 
 def _runs_in(folder: Path) -> list[Path]:

@@ -14,6 +14,7 @@ import pytest
 from splitvfl.data.shard_files import (
     SHARDING_FILE,
     ShardNote,
+    check_noted,
     held_shards,
     is_sharded_folder,
     read_note,
@@ -177,3 +178,13 @@ def test_shards_are_used_as_they_were_divided(tmp_path: Path) -> None:
         held_shards([file], id_column="id", case="kept")
     with pytest.raises(DataError, match="was divided by column 'id', got 'x'"):
         held_shards([file], id_column="x", case="folded")
+
+
+def test_a_shard_is_not_taken_for_another(tmp_path: Path) -> None:
+    """By what it says of itself; a file of another tool says nothing."""
+    (tmp_path / "people.csv").write_text("id\n" + "\n".join(map(str, range(40))) + "\n")
+    shard(tmp_path / "people.csv", tmp_path / "sharded", id_column="id", shards=2)
+    file = tmp_path / "sharded" / "shard-1.parquet"
+    check_noted([file, tmp_path / "people.csv"], shard=1, shards=2)
+    with pytest.raises(DataError, match=r"shard-1.parquet says that it is shard 1/2, and was given as shard 0/2"):
+        check_noted([file], shard=0, shards=2)

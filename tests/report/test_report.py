@@ -428,6 +428,13 @@ def test_a_draft_is_a_new_file_under_a_name_that_nobody_foresees(
     assert (tmp_path / "precious").read_text() == "mine"
 
 
+def test_what_a_worker_keeps_for_itself_is_no_run_that_was_left_out(tmp_path: Path) -> None:
+    for folder in ("run", "run/worker-1", "run/worker-x", "worker-2"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "experiment.yaml").write_text("data: {}")
+    assert unfinished_runs([tmp_path]) == [tmp_path / "run", tmp_path / "run" / "worker-x", tmp_path / "worker-2"]
+
+
 def test_unfinished_runs_and_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="at least one"):
         write_report([], tmp_path / "report.html", title="t")

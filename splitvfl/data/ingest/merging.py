@@ -67,8 +67,8 @@ class AllShards:
         """
         if self.settings.aligned != (aligned is not None):
             raise ArgumentError(
-                f"the statistics are of records that are {'' if self.settings.aligned else 'not '}aligned: name the "
-                "folder of this shard's alignment if they are, and none if they are not"
+                f"the statistics were taken {'with' if self.settings.aligned else 'without'} an alignment: "
+                + (f"name this shard's own ({setting('aligned')})" if self.settings.aligned else "name none here")
             )
         if not self.settings.has_key(hash_secret):
             raise DataError(f"categories were hashed with another key in {self.folders[0]}; give the same key file")

@@ -180,10 +180,10 @@ def test_shards_are_ingested_by_the_statistics_of_all(clicks: Path, capsys: pyte
 
     assert main(shlex.split(command)[1:]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0].startswith("tables: 133 rows (")
+    assert printed[0].startswith("tables-2: 133 rows (")
     assert main(["ingest", "clicks.csv", *how, "--out", "whole"]) == 0
     for party in ("shop", "publisher"):
-        ours, theirs = (read_party_schema(Path(name) / party) for name in ("tables", "whole"))
+        ours, theirs = (read_party_schema(Path(name) / party) for name in ("tables-2", "whole"))
         assert ours.encoders == theirs.encoders
         assert ours.agreed == theirs.agreed
 

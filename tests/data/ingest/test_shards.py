@@ -662,7 +662,7 @@ def test_aligned_shards_are_ingested_by_their_own_alignments(tmp_path: Path) -> 
     means = set()
     for number, (file, aligned, _) in enumerate(shards):
         out = tmp_path / f"tables-{number}"
-        with pytest.raises(ArgumentError, match="records that are aligned: name the folder of this shard's alignment"):
+        with pytest.raises(ArgumentError, match="taken with an alignment: name this shard's own"):
             ingest_shard(file, out, statistics=[tmp_path / "stats-*"])
         ingest_shard(file, out, statistics=[tmp_path / "stats-*"], aligned=aligned)
         schema = read_party_schema(out / "bank")
