@@ -11,17 +11,17 @@ import argparse
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
+from scripts.bench.processes import free_ports
 from splitvfl.run import checkpoint
 
 PARTIES: Final = ("shop", "ads")
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (folder / _MARK).touch()
     begun = time.monotonic()
     _say("Two companies, one file, certificates")
-    (folder / "clicks.yaml").write_text(EXPERIMENT.format(port=_free_ports(WORKERS), workers=WORKERS))
+    (folder / "clicks.yaml").write_text(EXPERIMENT.format(port=free_ports(WORKERS), workers=WORKERS))
     _run(folder, ["splitvfl", "certs", *PARTIES, "--out", "certs"])
     _say(f"Train with {WORKERS} workers at each company; one of ads is killed after step {KILL_AFTER}")
     _train(folder)
@@ -91,7 +91,7 @@ def _train(folder: Path) -> None:
 @contextmanager
 def _company(folder: Path, name: str) -> Iterator[subprocess.Popen[bytes]]:
     """Start a company's workers; whoever still runs at the end is ended."""
-    words = ["--nproc-per-node", str(WORKERS), "--master-port", str(_free_ports(1)), "--no-python"]
+    words = ["--nproc-per-node", str(WORKERS), "--master-port", str(free_ports(1)), "--no-python"]
     command = ["splitvfl", "party", "clicks.yaml", "--as", name, "--out", f"runs/{name}"]
     print(f"  {name}$ torchrun {' '.join([*words, *command])}", flush=True)
     # Where this environment's commands are, whether it is on the path or not.
@@ -147,26 +147,6 @@ def _run(folder: Path, words: Sequence[str]) -> None:
     print(f"  $ {' '.join(words)}", flush=True)
     command = [sys.executable, "-c", "import sys; from splitvfl.cli import main; sys.exit(main())", *words[1:]]
     subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
-
-
-def _free_ports(count: int) -> int:
-    """Return the first of so many free ports that follow each other."""
-    for _ in range(100):
-        with ExitStack() as stack:
-            first = stack.enter_context(_bound(0)).getsockname()[1]
-            try:
-                for port in range(first + 1, first + count):
-                    stack.enter_context(_bound(port))
-            except (OSError, OverflowError):
-                continue
-            return int(first)
-    raise SystemExit("no free ports follow each other on this machine")
-
-
-def _bound(port: int) -> socket.socket:
-    found = socket.socket()
-    found.bind(("127.0.0.1", port))
-    return found
 
 
 def _say(title: str) -> None:

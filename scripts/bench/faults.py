@@ -18,62 +18,44 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import resource
 import signal
-import socket
-import subprocess
 import sys
-import tempfile
-import threading
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
-from scripts.bench.faulty import CHECKPOINTS, COUNTS, LEAVES, MESSAGES
+from scripts.bench.faulty import CHECKPOINTS, LEAVES, MESSAGES
 from scripts.bench.measuring import Result, machine, print_table
 from scripts.bench.memory import Sample, Sampler, growth
-from scripts.bench.relay import MANGLED, Relay
-from splitvfl.net.certs import make_certificates
+from scripts.bench.processes import (
+    LIMIT_S,
+    POLL_S,
+    Command,
+    Disturbed,
+    Ended,
+    Fault,
+    Kinds,
+    Launch,
+    Lost,
+    Pace,
+    differences,
+    free_port,
+    kept_state,
+    workplace,
+)
+from scripts.bench.relay import MANGLED
 from splitvfl.run import checkpoint
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-# No wait is longer: who gets no further within this time hangs.
-LIMIT_S: Final = 180.0
 FAULTS_IN_A_RUN: Final = 8
 _LAST_STEPS = 5  # a party that is asked to stop within them may be through before it hears
-_POLL_S: Final = 0.01
-
-
-class Lost(Exception):
-    """A run did not survive."""
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How long things take, in seconds.
-
-    Attributes:
-        message_s: What the parties grant a message.
-        long_s: A disturbance that is longer than that.
-        short_s: One that is shorter.
-        start_s: About what a party takes to start.
-        meeting_s: How long parties wait for each other: more than several starts take.
-    """
-
-    message_s: float = 6.0
-    long_s: float = 9.0
-    short_s: float = 1.0
-    start_s: float = 4.0
-    meeting_s: float = 60.0
 
 
 @dataclass(frozen=True)
@@ -148,84 +130,7 @@ def scenarios(*, epochs: int, batch: int, patience: int, exchange: str = "split"
 # --- parties that run
 
 
-@dataclass
-class Ended:
-    """A process that ended.
-
-    Attributes:
-        party: Whose it was.
-        code: Its exit code.
-        said: The end of what it wrote.
-    """
-
-    party: str
-    code: int
-    said: str
-
-
-class Process(Protocol):
-    """A party's process, as :class:`subprocess.Popen` and :class:`multiprocessing.Process` both can be seen."""
-
-    @property
-    def pid(self) -> int:
-        """Its number."""
-        ...
-
-    def code(self) -> int | None:
-        """Return its exit code, negative for a signal; ``None`` while it runs."""
-        ...
-
-    def words(self) -> str:
-        """Return the end of what it wrote; asked once it has ended."""
-        ...
-
-
-Launch = Callable[[Path, Sequence[str]], Process]
-
-
-class Command:
-    """A process of its own, started as a person starts it.
-
-    Args:
-        folder: Where it runs, and where it looks for orders.
-        arguments: Those of ``splitvfl``.
-    """
-
-    def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
-        environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PATH": "/usr/bin:/bin"}
-        self._popen = subprocess.Popen(
-            [sys.executable, "-m", "scripts.bench.faulty", str(folder), *arguments],
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self._said: deque[str] = deque(maxlen=12)
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._popen.stdout is not None
-        with self._popen.stdout as lines:
-            self._said.extend(lines)
-
-    @property
-    def pid(self) -> int:
-        """Its number."""
-        return self._popen.pid
-
-    def code(self) -> int | None:
-        """Return its exit code, negative for a signal; ``None`` while it runs."""
-        return self._popen.poll()
-
-    def words(self) -> str:
-        """Return the end of what it wrote."""
-        self._reader.join(5)
-        return "".join(self._said)
-
-
-class Run:
+class Run(Disturbed):
     """The parties of a scenario in processes, each in a folder of its own. A context manager: nobody outlives it.
 
     Args:
@@ -233,40 +138,24 @@ class Run:
         folder: Where; certificates lie in ``certs`` beside it.
         pace: How long things take.
         launch: Starts a party.
-
-    Attributes:
-        ended: The processes that have ended, the first one first.
-        victims: The parties to whom something happens; what happens to the network happens to all.
     """
 
     def __init__(self, scenario: Scenario, folder: Path, *, pace: Pace, launch: Launch) -> None:
-        self.scenario, self.folder, self.pace = scenario, folder, pace
-        self.victims = scenario.parties
-        self.ended: list[Ended] = []
-        self.processes: dict[str, Process] = {}
-        self.launch = launch
-        self._stack = ExitStack()
+        super().__init__(scenario.name, scenario.parties, folder, pace=pace, launch=launch)
+        self.scenario = scenario
         port = free_port()
-        self.relays = {name: self._stack.enter_context(Relay(port)) for name in scenario.passives}
         for name in scenario.parties:
             (folder / name).mkdir(parents=True)
             (folder / name / "certs").symlink_to(folder.parent / "certs")
             if scenario.key_bits is not None:
                 (folder / name / "key bits").write_text(str(scenario.key_bits))
-            relay = self.relays[name].port if name in self.relays else port
+            relay = self.relay(name, port) if name in scenario.passives else port
             (folder / name / "run.yaml").write_text(scenario.file(port, relay, pace))
 
-    def __enter__(self) -> Run:
-        for name in self.scenario.parties:
-            self.start(name)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for name, process in self.processes.items():
-            self.signal(name, signal.SIGKILL)
-            while process.code() is None:
-                time.sleep(_POLL_S)
-        self._stack.close()
+    @property
+    def kinds(self) -> Kinds:
+        """What can happen to a party that is one process."""
+        return KINDS
 
     def start(self, name: str) -> None:
         """Start a party: the same command every time."""
@@ -276,27 +165,6 @@ class Run:
     def out(self, name: str) -> Path:
         """Return where a party keeps its run."""
         return self.folder / name / "out"
-
-    def steps(self, name: str = "clinic") -> tuple[int, int]:
-        """Return how many steps a party has done, and how many it has taken."""
-        path = self.folder / name / "steps"
-        content = path.read_bytes() if path.exists() else b""
-        return COUNTS.unpack(content) if len(content) == COUNTS.size else (0, 0)
-
-    def order(self, name: str, what: str) -> None:
-        """Let something go wrong inside a party, at the next opportunity."""
-        beside = self.folder / name / ".order"
-        beside.write_text(what)
-        beside.replace(self.folder / name / "order")
-
-    def ordered(self, name: str) -> bool:
-        """Return whether that has still to happen."""
-        return (self.folder / name / "order").exists()
-
-    def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a party a signal, if it runs."""
-        if self.processes[name].code() is None:
-            os.kill(self.processes[name].pid, number)
 
     def tend(self) -> None:
         """Start again whoever has died."""
@@ -313,86 +181,40 @@ class Run:
         """The parties that have ended well."""
         return {one.party for one in self.ended if one.code == 0}
 
-    def until(self, condition: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> None:
-        """Wait for something, and start again whoever dies meanwhile.
-
-        Raises:
-            Lost: If it does not happen in time.
-        """
-        deadline = time.monotonic() + limit_s
-        while not condition():
-            self.tend()
-            if time.monotonic() > deadline:
-                last = "\n".join(f"{one.party} {one.code}: {one.said}" for one in self.ended[-3:])
-                raise Lost(f"{what} did not happen within {limit_s:g} s; steps {self.steps()}; {last}")
-            time.sleep(_POLL_S)
-
-    def finish(self) -> None:
-        """Wait until all parties have ended well."""
-        self.until(lambda: self.done == set(self.scenario.parties), "the end of the run")
-
     def state(self) -> dict[str, Any]:
         """Return what a finished run leaves behind: what must be equal to the bit."""
         found: dict[str, Any] = {"metrics": (self.out("clinic") / "metrics.jsonl").read_bytes()}
         for name in self.scenario.parties:
-            newest = checkpoint.latest(self.out(name) / "checkpoints")
-            assert newest is not None
-            party = checkpoint.load(newest, only="party")["party"]
-            found[name] = {key: party[key] for key in ("module", "kept", "optimizer", "random", "epoch", "stopped")}
+            found[name] = kept_state(self.out(name))
             found[f"{name}'s half"] = (self.out(name) / "model" / "weights.safetensors").read_bytes()
         return found
-
-
-def free_port() -> int:
-    """Return a port that nobody listens at now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
-
-
-def differences(left: Any, right: Any, where: str = "") -> list[str]:
-    """Return where two nested states differ, tensors by their bits."""
-    if isinstance(left, dict) and isinstance(right, dict):
-        keys = sorted({*left, *right}, key=str)
-        return [
-            found for key in keys for found in differences(left.get(key), right.get(key), f"{where}/{key}".strip("/"))
-        ]
-    if isinstance(left, list | tuple) and isinstance(right, list | tuple) and len(left) == len(right):
-        return [found for pair in zip(left, right, strict=True) for found in differences(*pair, where)]
-    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
-        return [] if left.dtype == right.dtype and torch.equal(left, right) else [where]
-    return [] if left == right else [where]
 
 
 # --- faults
 
 
-Fault = Callable[[Run, random.Random], None]
-
-
-def _some(run: Run, rng: random.Random) -> str:
+def _some(run: Disturbed, rng: random.Random) -> str:
     return rng.choice(run.victims)
 
 
-def _is_training(run: Run, name: str) -> Callable[[], bool]:
+def _is_training(run: Disturbed, name: str) -> Callable[[], bool]:
     process, taken = run.processes[name], run.steps(name)[1]
     return lambda: run.processes[name] is not process and run.steps(name)[1] > taken
 
 
-def kill_one(run: Run, rng: random.Random) -> None:
+def kill_one(run: Disturbed, rng: random.Random) -> None:
     """Kill one party."""
     run.signal(_some(run, rng), signal.SIGKILL)
 
 
-def kill_several(run: Run, rng: random.Random) -> None:
+def kill_several(run: Disturbed, rng: random.Random) -> None:
     """Kill two or three at once."""
     names = run.victims
     for name in rng.sample(names, rng.randint(2, len(names))):
         run.signal(name, signal.SIGKILL)
 
 
-def kill_again(run: Run, rng: random.Random) -> None:
+def kill_again(run: Disturbed, rng: random.Random) -> None:
     """Kill one, and once more as soon as it trains again."""
     name = _some(run, rng)
     trains = _is_training(run, name)
@@ -401,7 +223,7 @@ def kill_again(run: Run, rng: random.Random) -> None:
     run.signal(name, signal.SIGKILL)
 
 
-def kill_at_start(run: Run, rng: random.Random) -> None:
+def kill_at_start(run: Disturbed, rng: random.Random) -> None:
     """Kill one, and again while it starts up."""
     name = _some(run, rng)
     for _ in range(2):
@@ -413,12 +235,12 @@ def kill_at_start(run: Run, rng: random.Random) -> None:
     run.signal(name, signal.SIGKILL)
 
 
-def _ordered(name: str, what: str, run: Run) -> None:
+def _ordered(name: str, what: str, run: Disturbed) -> None:
     run.order(name, what)
     run.until(lambda: not run.ordered(name), f"{what} at {name}")
 
 
-def kill_in_checkpoint(run: Run, rng: random.Random) -> None:
+def kill_in_checkpoint(run: Disturbed, rng: random.Random) -> None:
     """Kill one while it saves."""
     _ordered(_some(run, rng), rng.choice(CHECKPOINTS), run)
 
@@ -426,7 +248,7 @@ def kill_in_checkpoint(run: Run, rng: random.Random) -> None:
 def freeze(*, briefly: bool) -> Fault:
     """Stop a process for a while."""
 
-    def fault(run: Run, rng: random.Random) -> None:
+    def fault(run: Disturbed, rng: random.Random) -> None:
         name = _some(run, rng)
         run.signal(name, signal.SIGSTOP)
         time.sleep(run.pace.short_s if briefly else run.pace.long_s)
@@ -435,7 +257,7 @@ def freeze(*, briefly: bool) -> Fault:
     return fault
 
 
-def cut(run: Run, rng: random.Random) -> None:
+def cut(run: Disturbed, rng: random.Random) -> None:
     """Break the network, and mend it."""
     relay = rng.choice(list(run.relays.values()))
     relay.cut()
@@ -443,7 +265,7 @@ def cut(run: Run, rng: random.Random) -> None:
     relay.mend()
 
 
-def silence(run: Run, rng: random.Random) -> None:
+def silence(run: Disturbed, rng: random.Random) -> None:
     """Let nothing pass, and tell nobody."""
     relay = rng.choice(list(run.relays.values()))
     relay.silent = True
@@ -451,7 +273,7 @@ def silence(run: Run, rng: random.Random) -> None:
     relay.mend()
 
 
-def slow_down(run: Run, rng: random.Random) -> None:
+def slow_down(run: Disturbed, rng: random.Random) -> None:
     """Let everything take long."""
     relay = rng.choice(list(run.relays.values()))
     relay.delay_s = run.pace.short_s / 5
@@ -462,7 +284,7 @@ def slow_down(run: Run, rng: random.Random) -> None:
 def mangle(what: str) -> Fault:
     """Do something to the bytes of one connection."""
 
-    def fault(run: Run, rng: random.Random) -> None:
+    def fault(run: Disturbed, rng: random.Random) -> None:
         relay = rng.choice(list(run.relays.values()))
         relay.mangle(what)
         run.until(lambda: relay.mangled, f"bytes to {what}")
@@ -475,7 +297,7 @@ def spoil(what: str) -> Fault:
     return lambda run, rng: _ordered(_some(run, rng), what, run)
 
 
-def fill_disk(run: Run, rng: random.Random) -> None:
+def fill_disk(run: Disturbed, rng: random.Random) -> None:
     """Let no file grow beyond a kilobyte; the party stops, and there is room when it is started again."""
     name = _some(run, rng)
     process = run.processes[name]
@@ -489,7 +311,7 @@ def fill_disk(run: Run, rng: random.Random) -> None:
 def ask_to_stop(number: signal.Signals) -> Fault:
     """Ask one to stop; it saves and goes."""
 
-    def fault(run: Run, rng: random.Random) -> None:
+    def fault(run: Disturbed, rng: random.Random) -> None:
         name = _some(run, rng)
         process = run.processes[name]
         run.signal(name, number)
@@ -502,7 +324,7 @@ def ask_to_stop(number: signal.Signals) -> Fault:
 
 
 # Kind of fault: what happens, and the exit codes with which it may end a party; -9 is a kill.
-KINDS: Final[dict[str, tuple[Fault, set[int]]]] = {
+KINDS: Final[Kinds] = {
     "killed": (kill_one, {-9}),
     "killed, several at once": (kill_several, {-9}),
     "killed, and again as soon as it trains": (kill_again, {-9}),
@@ -542,9 +364,9 @@ class Outcome:
     note: str = ""
 
 
-def disturb(run: Run, kind: str, rng: random.Random) -> Outcome:
+def disturb(run: Disturbed, kind: str, rng: random.Random) -> Outcome:
     """Let one fault happen, and wait until the run is further than it was."""
-    fault, allowed = KINDS[kind]
+    fault, _ = run.kinds[kind]
     time.sleep(rng.uniform(0.0, 0.05))
     before, taken = run.steps()
     died, started = len(run.ended), time.monotonic()
@@ -552,15 +374,15 @@ def disturb(run: Run, kind: str, rng: random.Random) -> Outcome:
     run.tend()
     # One step more may be under way when another party has gone already.
     reached = max(before, run.steps()[0]) + 1
-    run.until(lambda: run.steps()[0] > reached or "clinic" in run.done, f"a step after {reached} ({kind})")
+    run.until(lambda: run.steps()[0] > reached or run.is_over, f"a step after {reached} ({kind})")
     seconds = time.monotonic() - started
     now, taken_now = run.steps()
-    deaths = [one for one in run.ended[died:] if one.code and one.code not in allowed]
+    deaths = run.unexpected(kind, run.ended[died:])
     note = "; ".join(f"{one.party} ended with {one.code}: {one.said}" for one in deaths)
     return Outcome(kind, not deaths, taken_now - taken - (now - before), seconds, note)
 
 
-def disturbed(run: Run, kinds: Sequence[str], steps: int, rng: random.Random) -> Iterator[Outcome]:
+def disturbed(run: Disturbed, kinds: Sequence[str], steps: int, rng: random.Random) -> Iterator[Outcome]:
     """Let faults happen one after the other, spread over a run of so many steps, and wait for its end."""
     for number, kind in enumerate(kind for kind in kinds if kind != LEAVING):
         due = round(steps * (number + rng.uniform(0.2, 0.8)) / (len(kinds) + 1))
@@ -610,7 +432,7 @@ def lasting_run(
         try:
             while True:
                 _let_pass(run, rng.uniform(*between_s))
-                if run.steps()[0] >= min(0.98 * steps, steps - _LAST_STEPS) or "clinic" in run.done:
+                if run.steps()[0] >= min(0.98 * steps, steps - _LAST_STEPS) or run.is_over:
                     break
                 outcomes.append(disturb(run, rng.choice(sorted(KINDS)), rng))
                 told(_line(run, outcomes[-1]))
@@ -626,9 +448,9 @@ def lasting_run(
 def _let_pass(run: Run, seconds: float) -> None:
     """Wait, and start again whoever dies meanwhile: nobody should."""
     until = time.monotonic() + seconds
-    while time.monotonic() < until and "clinic" not in run.done:
+    while time.monotonic() < until and not run.is_over:
         run.tend()
-        time.sleep(_POLL_S)
+        time.sleep(POLL_S)
 
 
 def _other_weights(run: Run) -> list[str]:
@@ -683,14 +505,6 @@ def _pace_of_an_epoch(exchange: str, folder: Path) -> tuple[int, float]:
 
 
 # --- the campaign
-
-
-@contextmanager
-def workplace(*others: str) -> Iterator[Path]:
-    """Give a folder with certificates, of others too, for as long as it is needed."""
-    with tempfile.TemporaryDirectory() as folder:
-        make_certificates(Path(folder) / "certs", ["clinic", "lab", "shop", *others])
-        yield Path(folder)
 
 
 @dataclass(frozen=True)
@@ -784,7 +598,7 @@ def shares_of(faults: int, rng: random.Random) -> Iterator[list[str]]:
 
 
 def disturbed_run(
-    run: Run, kinds: Sequence[str], known: Reference, rng: random.Random, told: Callable[[str], None]
+    run: Disturbed, kinds: Sequence[str], known: Reference, rng: random.Random, told: Callable[[str], None]
 ) -> list[Outcome]:
     """Return what became of each fault of one run; all are lost if it ends otherwise than the undisturbed one."""
     found: list[Outcome] = []
@@ -795,19 +609,19 @@ def disturbed_run(
                 told(_line(run, outcome))
             wrong = differences(known.state, run.state())
         except Lost as error:
-            told(f"{run.scenario.name}: LOST: {error}")
+            told(f"{run.name}: LOST: {error}")
             found += [Outcome(kind, False, note=str(error)) for kind in kinds[len(found) :]]
             wrong = []
     if wrong:
-        told(f"{run.scenario.name}: LOST: {', '.join(wrong)} differ from the undisturbed run")
+        told(f"{run.name}: LOST: {', '.join(wrong)} differ from the undisturbed run")
         for outcome in found:
             outcome.survived, outcome.note = False, f"{', '.join(wrong)} differ"
     return found
 
 
-def _line(run: Run, outcome: Outcome) -> str:
+def _line(run: Disturbed, outcome: Outcome) -> str:
     return (
-        f"{run.scenario.name}: {outcome.kind}: {'survived' if outcome.survived else 'LOST'}, "
+        f"{run.name}: {outcome.kind}: {'survived' if outcome.survived else 'LOST'}, "
         f"{outcome.again} steps again, {outcome.seconds:.1f} s {outcome.note}"
     )
 
@@ -853,7 +667,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def told(line: str) -> None:
         print(line, flush=True)
 
-    with workplace() as folder:
+    with workplace("clinic", "lab", "shop") as folder:
         if arguments.minutes is None:
             outcomes = campaign(faults, arguments.seed, plans, folder, told)
         else:

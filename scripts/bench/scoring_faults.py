@@ -28,9 +28,9 @@ from typing import Final
 
 import torch
 
-from scripts.bench.faults import LIMIT_S, Command, Launch, Process, free_port, workplace
 from scripts.bench.faulty import MESSAGES
 from scripts.bench.measuring import Result, machine, print_table
+from scripts.bench.processes import LIMIT_S, Command, Launch, Process, free_port, workplace
 from splitvfl.app.experiment import build_trainer
 from splitvfl.app.records import load_data
 from splitvfl.config.sections import parse_config
@@ -288,7 +288,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="file for the results")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(1)
-    with workplace(COORDINATOR) as folder:
+    with workplace(BANK, *PASSIVES, COORDINATOR) as folder:
         rows = results(campaign(arguments.faults or (4 if arguments.quick else 20), arguments.seed, folder))
     print_table("faults of predictions", rows)
     if arguments.json is not None:

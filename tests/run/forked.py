@@ -14,8 +14,8 @@ from unittest import mock
 
 import torch
 
-from scripts.bench.faults import Pace
 from scripts.bench.faulty import run_party
+from scripts.bench.processes import Pace
 
 PACE = Pace(message_s=1.5, long_s=1.8, short_s=0.2, start_s=0.3)
 
@@ -36,14 +36,14 @@ def begin_as_a_program() -> None:
 
 
 class Forked:
-    """A party that is forked; otherwise as :class:`scripts.bench.faults.Command`."""
+    """A party that is forked; otherwise as :class:`scripts.bench.processes.Command`."""
 
-    def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
+    def __init__(self, folder: Path, arguments: Sequence[str], **variables: str) -> None:
         # What it says goes through a pipe with a name: a file would be too large where its disk is full.
         said = folder / "said"
         said.unlink(missing_ok=True)
         os.mkfifo(said)
-        self._process = FORKS.Process(target=_party, args=(folder, list(arguments), said))
+        self._process = FORKS.Process(target=_party, args=(folder, list(arguments), said, variables))
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
@@ -66,9 +66,10 @@ class Forked:
         return "".join(self._lines)
 
 
-def _party(folder: Path, arguments: list[str], said: Path) -> None:
+def _party(folder: Path, arguments: list[str], said: Path, variables: dict[str, str]) -> None:
     begin_as_a_program()
     os.chdir(folder)
+    os.environ.update(variables)
     os.environ["COLUMNS"] = "1000"  # a line that wraps where a number grew could not be looked for
     pipe = os.open(said, os.O_WRONLY)
     for number in (1, 2):

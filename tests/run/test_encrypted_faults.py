@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from scripts.bench.faults import LIMIT_S, Run, disturbed_run, scenarios, undisturbed
+from scripts.bench.faults import Run, disturbed_run, scenarios, undisturbed
+from scripts.bench.processes import LIMIT_S
 from splitvfl.exchange.hybrid import Hybrid
 from splitvfl.net.certs import make_certificates
 from splitvfl.run import checkpoint

@@ -20,11 +20,9 @@ import torch
 from scripts.bench.faults import (
     KINDS,
     LEAVING,
-    LIMIT_S,
     Outcome,
     Run,
     Scenario,
-    differences,
     disturbed_run,
     lasting_run,
     results,
@@ -32,6 +30,7 @@ from scripts.bench.faults import (
     shares_of,
     undisturbed,
 )
+from scripts.bench.processes import LIMIT_S, differences
 from splitvfl.net.certs import make_certificates
 from splitvfl.run import checkpoint
 from splitvfl.run.half_folder import read_transform
