@@ -24,7 +24,7 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -51,7 +51,7 @@ from scripts.bench.processes import (
     kept_state,
     workplace,
 )
-from scripts.bench.relay import MANGLED
+from scripts.bench.relay import MANGLED, Relay
 from splitvfl.run import checkpoint
 
 FAULTS_IN_A_RUN: Final = 8
@@ -194,7 +194,13 @@ class Run(Disturbed):
 
 
 def _some(run: Disturbed, rng: random.Random) -> str:
-    return rng.choice(run.victims)
+    run.struck = rng.choice(run.victims)
+    return run.struck
+
+
+def _some_relay(run: Disturbed, rng: random.Random) -> Relay:
+    run.struck = rng.choice(list(run.relays))
+    return run.relays[run.struck]
 
 
 def _is_training(run: Disturbed, name: str) -> Callable[[], bool]:
@@ -209,8 +215,9 @@ def kill_one(run: Disturbed, rng: random.Random) -> None:
 
 def kill_several(run: Disturbed, rng: random.Random) -> None:
     """Kill two or three at once."""
-    names = run.victims
-    for name in rng.sample(names, rng.randint(2, len(names))):
+    names = rng.sample(run.victims, rng.randint(2, len(run.victims)))
+    run.struck = " and ".join(names)
+    for name in names:
         run.signal(name, signal.SIGKILL)
 
 
@@ -259,7 +266,7 @@ def freeze(*, briefly: bool) -> Fault:
 
 def cut(run: Disturbed, rng: random.Random) -> None:
     """Break the network, and mend it."""
-    relay = rng.choice(list(run.relays.values()))
+    relay = _some_relay(run, rng)
     relay.cut()
     time.sleep(rng.uniform(0.0, 2 * run.pace.short_s))
     relay.mend()
@@ -267,7 +274,7 @@ def cut(run: Disturbed, rng: random.Random) -> None:
 
 def silence(run: Disturbed, rng: random.Random) -> None:
     """Let nothing pass, and tell nobody."""
-    relay = rng.choice(list(run.relays.values()))
+    relay = _some_relay(run, rng)
     relay.silent = True
     time.sleep(rng.choice([run.pace.short_s, run.pace.long_s]))
     relay.mend()
@@ -275,7 +282,7 @@ def silence(run: Disturbed, rng: random.Random) -> None:
 
 def slow_down(run: Disturbed, rng: random.Random) -> None:
     """Let everything take long."""
-    relay = rng.choice(list(run.relays.values()))
+    relay = _some_relay(run, rng)
     relay.delay_s = run.pace.short_s / 5
     time.sleep(2 * run.pace.short_s)
     relay.mend()
@@ -285,7 +292,7 @@ def mangle(what: str) -> Fault:
     """Do something to the bytes of one connection."""
 
     def fault(run: Disturbed, rng: random.Random) -> None:
-        relay = rng.choice(list(run.relays.values()))
+        relay = _some_relay(run, rng)
         relay.mangle(what)
         run.until(lambda: relay.mangled, f"bytes to {what}")
 
@@ -351,6 +358,7 @@ class Outcome:
 
     Attributes:
         kind: Which it was.
+        where: To whom it happened, and at which step.
         survived: Whether the run went on, and nobody died who was not killed.
         again: Steps that were taken again.
         seconds: Until the run was further than before.
@@ -358,6 +366,7 @@ class Outcome:
     """
 
     kind: str
+    where: str = ""
     survived: bool = True
     again: int = 0
     seconds: float = 0.0
@@ -379,7 +388,8 @@ def disturb(run: Disturbed, kind: str, rng: random.Random) -> Outcome:
     now, taken_now = run.steps()
     deaths = run.unexpected(kind, run.ended[died:])
     note = "; ".join(f"{one.party} ended with {one.code}: {one.said}" for one in deaths)
-    return Outcome(kind, not deaths, taken_now - taken - (now - before), seconds, note)
+    where = f"{run.struck}, step {before}"
+    return Outcome(kind, where, not deaths, taken_now - taken - (now - before), seconds, note)
 
 
 def disturbed(run: Disturbed, kinds: Sequence[str], steps: int, rng: random.Random) -> Iterator[Outcome]:
@@ -394,7 +404,7 @@ def disturbed(run: Disturbed, kinds: Sequence[str], steps: int, rng: random.Rand
     run.finish()
     if LEAVING in kinds:
         deaths = [one for one in run.ended[died:] if one.code not in (0, -9)]
-        yield Outcome(LEAVING, not deaths, 0, time.monotonic() - started, str(deaths or ""))
+        yield Outcome(LEAVING, run.struck, not deaths, 0, time.monotonic() - started, str(deaths or ""))
 
 
 # --- one long run
@@ -440,8 +450,8 @@ def lasting_run(
             wrong = _other_weights(run)
         except Lost as error:
             told(f"{run.scenario.name}: LOST: {error}")
-            return [*outcomes, Outcome(ITSELF, False, note=str(error))], sampler.samples
-    found = Outcome(ITSELF, not wrong, note=f"{', '.join(wrong)} differ from one process" if wrong else "")
+            return [*outcomes, Outcome(ITSELF, survived=False, note=str(error))], sampler.samples
+    found = Outcome(ITSELF, survived=not wrong, note=f"{', '.join(wrong)} differ from one process" if wrong else "")
     return [*outcomes, found], sampler.samples
 
 
@@ -581,16 +591,25 @@ def campaign(
     return outcomes
 
 
-def shares_of(faults: int, rng: random.Random) -> Iterator[list[str]]:
-    """Return the kinds of the faults of each run: all kinds before any comes again, and an unruly leave at each end."""
+def shares_of(
+    faults: int, rng: random.Random, kinds: Iterable[str] = KINDS, *, leaving: bool = True
+) -> Iterator[list[str]]:
+    """Return the kinds of the faults of each run: all kinds before any comes again.
+
+    Args:
+        faults: How many in all runs.
+        rng: Draws their order.
+        kinds: The kinds.
+        leaving: Whether each run of several ends with an unruly leave.
+    """
     waiting: list[str] = []
     while faults > 0:
         share = min(FAULTS_IN_A_RUN, faults)
         while len(waiting) < share:
-            more = sorted(KINDS)
+            more = sorted(kinds)
             rng.shuffle(more)
             waiting += more
-        leaves = [LEAVING] if share > 1 else []
+        leaves = [LEAVING] if leaving and share > 1 else []
         count = share - len(leaves)
         yield [*waiting[:count], *leaves]
         waiting = waiting[count:]
@@ -610,7 +629,7 @@ def disturbed_run(
             wrong = differences(known.state, run.state())
         except Lost as error:
             told(f"{run.name}: LOST: {error}")
-            found += [Outcome(kind, False, note=str(error)) for kind in kinds[len(found) :]]
+            found += [Outcome(kind, survived=False, note=str(error)) for kind in kinds[len(found) :]]
             wrong = []
     if wrong:
         told(f"{run.name}: LOST: {', '.join(wrong)} differ from the undisturbed run")
@@ -621,7 +640,7 @@ def disturbed_run(
 
 def _line(run: Disturbed, outcome: Outcome) -> str:
     return (
-        f"{run.name}: {outcome.kind}: {'survived' if outcome.survived else 'LOST'}, "
+        f"{run.name}: {outcome.kind} ({outcome.where}): {'survived' if outcome.survived else 'LOST'}, "
         f"{outcome.again} steps again, {outcome.seconds:.1f} s {outcome.note}"
     )
 

@@ -7,8 +7,8 @@ which then may be shorter than an experiment allows: faults do not depend on it,
 
 A file ``faults`` holds what is to happen at which message that the party sends, a line each, as in ``3 reorder``: one
 of the faults of messages, ``die`` or ``hang up``. A file ``rows`` holds the number of records in a message of
-predictions. A file ``sent``, if there is one, gets a line for each message that leaves: the process, the kind and the
-step.
+predictions. With a file ``float64`` all is computed in that type, columns and weights. A file ``sent``, if there is
+one, gets a line for each message that leaves: the process, the kind and the step.
 """
 
 from __future__ import annotations
@@ -21,12 +21,18 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
+import torch
+
+from splitvfl.app import deployment, experiment
+from splitvfl.app.records import OwnData
 from splitvfl.cli import main
+from splitvfl.data import PartyData, Records, VerticalData
 from splitvfl.exchange.paillier import EncryptedExchange, Encryption, InsecureEncryption
 from splitvfl.messaging.messages import Message
 from splitvfl.net.frames import Packed, pack
@@ -200,6 +206,35 @@ def small_messages(rows: int) -> AbstractContextManager[object]:
     return mock.patch.dict(PredictionSettings.__init__.__kwdefaults__, rows=rows)
 
 
+def in_float64() -> AbstractContextManager[object]:
+    """Let columns and weights be of float64 while it is entered; and so all that is computed, and crosses."""
+    stack = ExitStack()
+    stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+    torch.set_default_dtype(torch.float64)
+    own_data, load_data = deployment.own_data, experiment.load_data
+
+    def own(*given: Any) -> OwnData:
+        found = own_data(*given)
+        return replace(found, data=_wide(found.data))
+
+    def load(*given: Any) -> VerticalData:
+        found = load_data(*given)
+        passives = {name: _wide(data) for name, data in found.passives.items()}
+        return replace(found, active=_wide(found.active), passives=passives)
+
+    stack.enter_context(mock.patch.object(deployment, "own_data", own))
+    stack.enter_context(mock.patch.object(experiment, "load_data", load))
+    return stack
+
+
+def _wide(data: PartyData) -> PartyData:
+    def widened(records: Records) -> Records:
+        columns = records.columns
+        return replace(records, columns=columns._replace(numeric=columns.numeric.double()))
+
+    return replace(data, train=widened(data.train), test=widened(data.test))
+
+
 def run_party(folder: Path, arguments: Sequence[str]) -> int:
     """Run a command of ``splitvfl`` as a party that takes orders, and return its exit code."""
     orders = Orders(folder)
@@ -209,6 +244,7 @@ def run_party(folder: Path, arguments: Sequence[str]) -> int:
     with (
         short_keys(int(length.read_text())) if length.exists() else nullcontext(),
         small_messages(int(rows.read_text())) if rows.exists() else nullcontext(),
+        in_float64() if (folder / "float64").exists() else nullcontext(),
     ):
         return main(arguments)
 

@@ -151,13 +151,14 @@ class Disturbed(ABC):
     Attributes:
         ended: The processes that have ended, the first one first.
         victims: To whom something happens; what happens to the network happens to all.
+        struck: To whom the last thing happened.
         relays: What connections pass through, by the member that dials it.
     """
 
     def __init__(self, name: str, members: Sequence[str], folder: Path, *, pace: Pace, launch: Launch) -> None:
         self.name = name
         self.members, self.folder, self.pace, self.launch = tuple(members), folder, pace, launch
-        self.victims = self.members
+        self.victims, self.struck = self.members, ""
         self.ended: list[Ended] = []
         self.processes: dict[str, Process] = {}
         self.relays: dict[str, Relay] = {}
@@ -175,9 +176,9 @@ class Disturbed(ABC):
                 time.sleep(POLL_S)
         self._stack.close()
 
-    def relay(self, name: str, port: int) -> int:
-        """Begin to pass on to a port what a member sends there, and return where it dials instead."""
-        self.relays[name] = self._stack.enter_context(Relay(port))
+    def relay(self, name: str, port: int, at: int = 0) -> int:
+        """Begin to pass on to a port what a member sends there, and return where it dials instead: a port, if given."""
+        self.relays[name] = self._stack.enter_context(Relay(port, at))
         return self.relays[name].port
 
     @abstractmethod
@@ -236,11 +237,13 @@ class Disturbed(ABC):
         """Wait for something, and start again whoever dies meanwhile.
 
         Raises:
-            Lost: If it does not happen in time.
+            Lost: If it does not happen, and no step is taken either, for so long.
         """
-        deadline = time.monotonic() + limit_s
+        taken, deadline = self.steps()[1], time.monotonic() + limit_s
         while not condition():
             self.tend()
+            if self.steps()[1] != taken:
+                taken, deadline = self.steps()[1], time.monotonic() + limit_s
             if time.monotonic() > deadline:
                 last = "\n".join(f"{one.party} {one.code}: {one.said}" for one in self.ended[-3:])
                 raise Lost(f"{what} did not happen within {limit_s:g} s; steps {self.steps()}; {last}")

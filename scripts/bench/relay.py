@@ -20,6 +20,7 @@ class Relay:
 
     Args:
         target: The port that it passes on to.
+        port: Where it listens; 0: where nobody else does.
 
     Attributes:
         port: Where it listens.
@@ -27,7 +28,7 @@ class Relay:
         delay_s: How long every piece is held back.
     """
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, port: int = 0) -> None:
         self.silent = False
         self.delay_s = 0.0
         self._target = target
@@ -36,7 +37,7 @@ class Relay:
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
         self._gone: set[socket.socket] = set()
-        self._server = socket.create_server(("127.0.0.1", 0))
+        self._server = socket.create_server(("127.0.0.1", port))
         self.port: int = self._server.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
