@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -109,20 +109,25 @@ class _Timed:
     their_s: float
 
 
-class _Busy:
-    """Counts the time in which a party acts, in its own random state. A context manager."""
+class Busy:
+    """Counts the time in which a party acts, in its own random state. A context manager.
 
-    def __init__(self, party: Party) -> None:
-        self._party = party
+    Args:
+        party: The party.
+        clock: What tells the time.
+    """
+
+    def __init__(self, party: Party, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._party, self._clock = party, clock
         self.seconds = 0.0
 
     def __enter__(self) -> None:
-        self._started = time.perf_counter()
+        self._started = self._clock()
         self._party.random.__enter__()
 
     def __exit__(self, *error: object) -> None:
         self._party.random.__exit__(None, None, None)
-        self.seconds += time.perf_counter() - self._started
+        self.seconds += self._clock() - self._started
 
 
 class _TwoParties:
@@ -135,7 +140,7 @@ class _TwoParties:
 
     def run(self, in_flight: int, steps: int) -> _Timed:
         """Take steps until the line is full, then those that are timed, and bring what is under way to an end."""
-        party, busy = self._bench.passive, _Busy(self._bench.passive)
+        party, busy = self._bench.passive, Busy(self._bench.passive)
         first, total = in_flight + 2, steps + in_flight + 2
         self._orders.send((in_flight, self._done, total))
         side = Split(in_flight=in_flight).passive(party, THERE)
@@ -169,38 +174,38 @@ def _two_parties(case: Case, fields: int) -> Iterator[_TwoParties]:
                 target=_be_active, args=(folder, line.port, case, fields, theirs, cores[1:2]), daemon=True
             )
             process.start()
-            _keep_to(cores[:1])
+            keep_to(cores[:1])
             try:
                 with listener.accept(THERE, timeout=LIMIT_S) as link:
                     yield _TwoParties(case, fields, link, orders)
                     orders.send(None)
                     process.join()
             finally:
-                _keep_to(cores)
+                keep_to(cores)
 
 
 def _be_active(folder: str, port: int, case: Case, fields: int, orders: Connection, cores: list[int]) -> None:
     torch.set_num_threads(1)
     keep_large_blocks()
-    _keep_to(cores)
+    keep_to(cores)
     bench = Bench(case.batch, fields, ROWS + 1)
     bench.active.widths = {HERE: WIDTH}
     hello, credentials = Hello(THERE, "bench", "active"), Identity.load(THERE, folder=folder)
     with dial(HERE, f"127.0.0.1:{port}", credentials, hello=hello, identity=HERE, timeout=LIMIT_S) as link:
         while (order := orders.recv()) is not None:
             in_flight, first, total = order
-            busy, side = _Busy(bench.active), Split(in_flight=in_flight).active(bench.active)
+            busy, side = Busy(bench.active), Split(in_flight=in_flight).active(bench.active)
             for step in range(first, first + total):
                 side.look_ahead([case.batch] * min(in_flight, first + total - step - 1))
                 _take(side, bench, step, link, busy)
             orders.send(busy.seconds / total)
 
 
-def _take(side: Side, bench: Bench, step: int, link: Link, busy: _Busy) -> None:
+def _take(side: Side, bench: Bench, step: int, link: Link, busy: Busy) -> None:
     drive(side.step(bench.active_records, step), party=THERE, links={HERE: link}, turn=busy, timeout=LIMIT_S)
 
 
-def _keep_to(cores: list[int]) -> None:
+def keep_to(cores: list[int]) -> None:
     """Keep this process, threads that begin from now on included, to these cores; where that is known, and one is."""
     if cores:
         os.sched_setaffinity(0, cores)

@@ -1,9 +1,10 @@
 """Do several workers train what one process trains? Weights, figures and verdicts, and two runs of the same number.
 
 Every worker is a process of its own, which runs ``splitvfl party`` as it is; the one process, ``splitvfl train``, takes
-the same file, and so as many shards. Batches of 47 of 455 records in shards of 227 or 114: no two steps have the same
-parts. In float64 sums in another order are apart by the last places of a number, and stay so; in float32 a ReLU at
-which rounding decides may set weights apart by more, the later the more likely.
+the same file, and so as many shards. Batches are of 47 of 455 records, in shards of 227 or 114, so that workers have
+more or less of a step, and another part of the next. In float64 sums in another order are apart by the last places of a
+number, and stay so; in float32 a ReLU at which rounding decides may set weights apart by more, the later the more
+likely.
 """
 
 from __future__ import annotations
