@@ -213,8 +213,8 @@ def in_float64() -> AbstractContextManager[object]:
     torch.set_default_dtype(torch.float64)
     own_data, load_data = deployment.own_data, experiment.load_data
 
-    def own(*given: Any) -> OwnData:
-        found = own_data(*given)
+    def own(*given: Any, **more: Any) -> OwnData:
+        found = own_data(*given, **more)
         return replace(found, data=_wide(found.data))
 
     def load(*given: Any) -> VerticalData:
