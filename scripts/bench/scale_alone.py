@@ -68,7 +68,7 @@ def counted(steps: int = _STEPS) -> dict[str, float]:
     for party in (bench.active, bench.passive):
         party.team = team
     for cut in bench.active.cuts.values():
-        cut.team = team
+        cut.gradient.team = team
     trainer.fit(1)
     return {name: count / steps for name, count in sorted(team.asked.items())}
 

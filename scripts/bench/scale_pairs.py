@@ -379,7 +379,7 @@ class _Worker:
         self._party, self._side, self._batch = make(load, part)
         self._party.team, self._party.share = team, self._batch.count / load.batch
         for cut in self._party.cuts.values() if isinstance(self._party, ActiveParty) else ():
-            cut.team = team
+            cut.gradient.team = team
         self._team, self._links = team, {THERE if place.party == HERE else HERE: link}
         self._number = 0
 

@@ -608,7 +608,7 @@ def run_party(
         begun = Beginning.noted(folder, going_on=going_on)
         begin_others(team)
         check_alike(team, name, alike(config, run.settings.data, overwrite=overwrite))
-        written = 0
+        written: int | None = None
         if team.size > 1 and run.was_at_its_end():
             # Before partners are waited for: workers that have parted over a partner's end could not do it together.
             run.take_end()

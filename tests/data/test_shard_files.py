@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -96,8 +97,9 @@ def _torn(folder: Path) -> None:
 
 
 def _other_counts(folder: Path) -> None:
-    text = (folder / SHARDING_FILE).read_text()
-    (folder / SHARDING_FILE).write_text(text.replace(str(read_sharding(folder).records[2]), "3"))
+    told = json.loads((folder / SHARDING_FILE).read_text())
+    told["records"][2] += 1
+    (folder / SHARDING_FILE).write_text(json.dumps(told))
 
 
 def _rule_in_the_folder(folder: Path) -> None:
