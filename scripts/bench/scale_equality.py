@@ -106,7 +106,7 @@ CASES: Final = (
     ),
 )
 QUICK_CASES: Final = (
-    Case("plain", 2, 20, True, 1e-12, again=True),
+    Case("plain", 2, 20, True, 1e-12),
     Case("answers, isotropic", 2, 20, True, 1e-6, settings=DEFENDED, defense="answers, isotropic"),
 )
 

@@ -33,7 +33,7 @@ from scripts.bench.processes import Command, Disturbed, Ended, Kinds, Launch, Lo
 from scripts.bench.scale_parties import PARTIES, Teams, TeamScenario, party_of
 from splitvfl.run import checkpoint
 
-FAULTS, QUICK_FAULTS = 30, 6
+FAULTS, QUICK_FAULTS = 30, 3
 # Four processes on two cores take a while to start, and to step.
 PACE: Final = Pace(message_s=20.0, meeting_s=300.0)
 WORKERS: Final = 2
@@ -120,7 +120,7 @@ KINDS: Final[Kinds] = {
 
 def faults(quick: bool, *, seed: int = 0, launch: Launch = Command) -> list[Result]:
     """Return what became of thirty faults."""
-    count, epochs = (QUICK_FAULTS, 8) if quick else (FAULTS, 16)
+    count, epochs = (QUICK_FAULTS, 4) if quick else (FAULTS, 16)
     with workplace(*PARTIES) as folder:
         return results(campaign(count, seed, scenarios(epochs), folder, _print, launch=launch))
 

@@ -79,12 +79,7 @@ LOADS: Final = (
     Load("Wide & Deep", 4096, 0.7, 10, 7, FIELDS),
     Load("Wide & Deep", 65_536, 0.7, 2, 7, FIELDS),
 )
-QUICK_LOADS: Final = (
-    Load("dense", 256, 0.8, 3, 2),
-    Load("dense", 1024, 0.9, 2, 2),
-    Load("Wide & Deep", 256, 0.7, 3, 2, 2),
-    Load("Wide & Deep", 1024, 0.7, 2, 2, 2),
-)
+QUICK_LOADS: Final = (Load("Wide & Deep", 256, 0.7, 3, 2, 2), Load("Wide & Deep", 1024, 0.7, 2, 2, 2))
 
 
 @dataclass(frozen=True)
