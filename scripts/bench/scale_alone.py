@@ -66,9 +66,7 @@ def counted(steps: int = _STEPS) -> dict[str, float]:
     trainer = Trainer(bench.active, {"passive": bench.passive}, batch_size=16, audit=False)
     trainer.team = team
     for party in (bench.active, bench.passive):
-        party.team = team
-    for cut in bench.active.cuts.values():
-        cut.gradient.team = team
+        party.join(team)
     trainer.fit(1)
     return {name: count / steps for name, count in sorted(team.asked.items())}
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -198,6 +199,8 @@ def _results(one: Measured) -> list[Result]:
 
 # Many processes that start on few cores take a while.
 _START_S: Final = 600.0
+# So often it is looked whether one of them has ended.
+_LOOK_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -228,10 +231,11 @@ class Pairs:
 
     Args:
         orders: What leads to each worker: those of the passive party, and then those of the active one.
+        processes: The workers, likewise.
     """
 
-    def __init__(self, orders: Sequence[Connection]) -> None:
-        self._orders = orders
+    def __init__(self, orders: Sequence[Connection], processes: Sequence[BaseProcess]) -> None:
+        self._orders, self._processes = orders, processes
 
     def run(self, steps: int) -> Timed:
         """Take one step, and then so many that are timed."""
@@ -252,11 +256,13 @@ class Pairs:
         """Return what each worker answers next.
 
         Raises:
-            TimeoutError: If one does not.
+            TimeoutError: If one does not, or has ended.
         """
-        for one in self._orders:
-            if not one.poll(_START_S):
-                raise TimeoutError(f"a worker did not answer within {_START_S:g} s")
+        deadline = time.monotonic() + _START_S
+        for one, process in zip(self._orders, self._processes, strict=True):
+            while not one.poll(_LOOK_S):
+                if not process.is_alive() or time.monotonic() > deadline:
+                    raise TimeoutError(f"a worker has ended, or did not answer within {_START_S:g} s")
         return [one.recv() for one in self._orders]
 
 
@@ -273,7 +279,7 @@ def running_pairs(load: Load, count: int, folder: Path) -> Iterator[Pairs]:
             processes.append(PROCESSES.Process(target=_be_worker, args=(load, place, theirs), daemon=True))
             processes[-1].start()
             orders.append(own)
-    pairs = Pairs(orders)
+    pairs = Pairs(orders, processes)
     try:
         pairs.answers()  # all are there
         yield pairs
@@ -372,9 +378,8 @@ class _Worker:
         part = slice(place.rank * load.batch // place.size, (place.rank + 1) * load.batch // place.size)
         make = _passive if place.party == HERE else _active
         self._party, self._side, self._batch = make(load, part)
-        self._party.team, self._party.share = team, self._batch.count / load.batch
-        for cut in self._party.cuts.values() if isinstance(self._party, ActiveParty) else ():
-            cut.gradient.team = team
+        self._party.join(team)
+        self._party.share = self._batch.count / load.batch
         self._team, self._links = team, {THERE if place.party == HERE else HERE: link}
         self._number = 0
 
