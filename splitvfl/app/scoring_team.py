@@ -135,15 +135,16 @@ def records_of_team(scored: NewRecords, team: Team, *, apart: bool) -> TeamRecor
             "calls them (--id)"
         )
     # As text: a column of whole numbers in one file may be text in another.
-    names = team.gather(torch.frombuffer(bytearray(_written(scored.names.cast(pa.string()))), dtype=torch.uint8))
-    if names is None:
-        return TeamRecords(scored, scored.names, sum(counts))
-    every = pa.concat_arrays([_read(one.numpy().tobytes()) for one in names])
-    if pc.count_distinct(every).as_py() < len(every):
-        raise DataError(
-            "a record is in the files of two workers, or twice in one; it would be scored twice: take one out"
-        )
-    return TeamRecords(scored, every, sum(counts))
+    gathered = team.gather(torch.frombuffer(bytearray(_written(scored.names.cast(pa.string()))), dtype=torch.uint8))
+    names = scored.names
+    if gathered is not None:
+        names = pa.concat_arrays([_read(one.numpy().tobytes()) for one in gathered])
+        if pc.count_distinct(names).as_py() < len(names):
+            raise DataError(
+                "a record is in the files of two workers, or twice in one; it would be scored twice: take one out"
+            )
+    team.collect(b"different")  # the others hear now if they are not, and not when all is scored
+    return TeamRecords(scored, names, sum(counts))
 
 
 def _part(scored: NewRecords, places: range) -> NewRecords:

@@ -189,8 +189,18 @@ def test_records_of_several_files_have_names_of_their_own() -> None:
         def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
             return [tensor, tensor]
 
+    team = Both(0)
     with pytest.raises(DataError, match="in the files of two workers"):
-        records_of_team(scored([True, True]), Both(0), apart=True)
+        records_of_team(scored([True, True]), team, apart=True)
+    assert team.collected == 1, "the others still wait to hear it"
+
+    class Other(Worker):
+        def gather(self, tensor: torch.Tensor) -> None:
+            return None
+
+    team = Other(1)
+    assert records_of_team(scored([True, True]), team, apart=True).names.to_pylist() == ["r0", "r1"]
+    assert team.collected == 2
     with pytest.raises(DataError, match=r"called by their numbers.*--id"):
         records_of_team(replace(scored([True]), named_by="rows"), Both(0), apart=True)
 
