@@ -119,6 +119,20 @@ def people(first: int, last: int) -> list[str]:
     return [f"p{number}" for number in range(first, last)]
 
 
+# --- new ids
+
+
+def test_new_ids_are_none_of_those_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of numbers from 0 to 7, of which three are taken, all others are drawn."""
+    draw = secrets.token_bytes
+
+    def small(count: int) -> bytes:
+        return ((np.frombuffer(draw(count), np.uint64) % np.uint64(8)) << np.uint64(1)).tobytes()
+
+    monkeypatch.setattr(secrets, "token_bytes", small)
+    assert psi.random_ids(5, np.array([1, 4, 6])).tolist() == [0, 2, 3, 5, 7]
+
+
 # --- against a plain intersection
 
 NAMES = st.lists(st.integers(0, 30).map(str), unique=True, min_size=1, max_size=20)

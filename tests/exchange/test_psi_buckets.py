@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from splitvfl.data.id_column import id_digest
 from splitvfl.errors import ArgumentError, DataError, ProtocolError, SplitVFLError
-from splitvfl.exchange import psi_buckets
+from splitvfl.exchange import psi, psi_buckets
 from splitvfl.exchange.psi import Terms, align
 from splitvfl.exchange.psi_buckets import DoneBucket, align_in_buckets, bucket_of
 from splitvfl.messaging.conversation import Half, converse
@@ -202,6 +202,28 @@ def test_a_bucket_of_which_parties_keep_different_orders_is_intersected_again() 
         store.read_of = []
     check(talk(stores), files, set(people(10, 40)))
     assert stores["bank"].read_of == stores["telecom"].read_of == [2]
+
+
+def test_a_bucket_gets_no_id_of_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every bucket is told which ids are taken, those of buckets that were done before a break too."""
+    files = {"bank": people(0, 40), "telecom": people(10, 60)}
+    stores = {name: Memory(names) for name, names in files.items()}
+    stores["bank"].breaks_after = 1
+    with pytest.raises(SplitVFLError, match="the machine stopped"):
+        talk(stores)
+    for store in stores.values():
+        store.read_of, store.breaks_after = [], BUCKETS
+    taken: list[list[int]] = []
+    known = psi.random_ids
+
+    def watched(count: int, others: Any = None) -> Any:
+        taken.append([] if others is None else sorted(others.tolist()))
+        return known(count, others)
+
+    monkeypatch.setattr(psi, "random_ids", watched)
+    check(talk(stores), files, set(people(10, 40)))
+    done = [stores["bank"].kept[number].ids.tolist() for number in range(BUCKETS)]
+    assert taken == [sorted(done[0]), sorted(done[0] + done[1])]
 
 
 def test_buckets_have_a_command_of_their_own_and_no_sizes_alone() -> None:

@@ -307,6 +307,7 @@ def test_no_one_is_stopped_where_nothing_is_needed() -> None:
     model = SplitModel(nn.Linear(3, WIDTH), deep_top(1))
     model.cut.defend(Isotropic(ratio=1.0))
     (model(torch.randn(ROWS, 3), labels=torch.randint(0, 2, (ROWS,))) ** 3).sum().backward()
+    assert all(weight.grad is not None and weight.grad.any() for weight in model.parameters())
 
 
 def test_a_loss_of_another_shape_is_told() -> None:

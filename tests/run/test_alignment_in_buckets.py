@@ -172,6 +172,14 @@ def test_a_damaged_folder_is_refused_and_replaced_where_that_is_asked_for(
     assert made(tmp_path, text, overwrite=True).done(0) is None
 
 
+def test_a_bucket_that_was_being_aligned_again_when_its_machine_stopped_is_not_done(tmp_path: Path) -> None:
+    """The facts of a bucket are written first: those of other ids than are there were written and no more."""
+    text = "customer\nc1\nc2\nc3\nc4\n"
+    made(tmp_path, text).keep(0, psi_buckets.DoneBucket(np.array([0, 1]), np.array([5, 7])))
+    np.save(tmp_path / "buckets" / "0.done.npy", np.array([[0, 5], [1, 8]]))
+    assert made(tmp_path, text).done(0) is None
+
+
 def test_the_command_has_buckets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Too small ones are refused before anybody is met."""
     (tmp_path / "people.csv").write_text("customer\nc1\n")

@@ -195,6 +195,24 @@ def test_a_worker_knows_its_shard_among_all(apart: Path, monkeypatch: pytest.Mon
     assert shards_of(config, "lab", Alone()) is None
 
 
+@pytest.mark.parametrize(("path", "has"), [("tables-{worker}", "a shard"), ("tables", "the whole table")])
+def test_a_worker_whose_fellow_has_the_other_kind_of_records_is_told(
+    path: str, has: str, apart: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(apart)
+    config = parse_config(text_of(("tables-{worker}", path)), source="run.yaml")
+    facts = json.dumps(asdict(facts_of(apart / "tables-0" / "lab"))).encode()
+
+    class First(Alone):
+        size = WORKERS
+
+        def collect(self, content: bytes) -> list[bytes]:
+            return [content, b"null" if has == "a shard" else facts]
+
+    with pytest.raises(ConfigError, match=rf"run.yaml: data\.path: worker 0 of lab has {has}, and worker 1 not; give"):
+        shards_of(config, "lab", First())
+
+
 def changed(**changes: Any) -> Callable[[ShardFacts], ShardFacts]:
     return lambda facts: replace(facts, **changes)
 
