@@ -77,9 +77,9 @@ def ingest(
         described,
         hashing_of,
         names_of,
+        read_shard,
         scales_of,
         secret_in,
-        shard_of,
     )
     from splitvfl.data.shard_files import check_noted
     from splitvfl.data.sources import find_files
@@ -128,7 +128,7 @@ def ingest(
             if statistics_only is None:
                 done = ingesting.ingest(spec, parties, out, hashing=hashing, **how)
             else:
-                shard = shard_of(statistics_only)
+                shard = read_shard(statistics_only)
                 check_noted(find_files(files), shard=shard.number, shards=shard.of)
                 taken = ingesting.shard_statistics(spec, parties, out, shard=shard, hashing=hashing, **how)
     if taken is not None:

@@ -21,7 +21,6 @@ from splitvfl.data.ingest.records import LabelCount
 from splitvfl.data.ingest.settings import settings_of
 from splitvfl.data.ingest.statistics import (
     COUNTS_FILE,
-    MOST_SHARDS,
     STATISTICS_FILE,
     is_statistics,
     write_statistics,
@@ -33,6 +32,7 @@ from splitvfl.data.spec import PartyClaim, TableSpec
 from splitvfl.data.spelling import setting
 from splitvfl.data.writing import check_target, draft
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.learning.batches import MOST_SHARDS
 from splitvfl.system.private_folder import make_parents
 
 _PIECE = 8 << 20

@@ -43,12 +43,12 @@ from splitvfl.data.schema import has_format, read_schema, schema_bytes
 from splitvfl.data.vocabulary import CategoryCounter, Counts, as_tensors, category_type, from_tensors
 from splitvfl.data.writing import StoredTensor, write_bytes, write_safetensors
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.learning.batches import MOST_SHARDS
 
 FORMAT = "splitvfl statistics"
 VERSION = 1
 STATISTICS_FILE = "statistics.json"
 COUNTS_FILE = "counts.safetensors"
-MOST_SHARDS = 1 << 20
 
 _AGAIN = "take the shard's statistics anew"
 # Far more than of a hundred thousand columns: what is larger is another file.

@@ -96,7 +96,7 @@ def secret_in(path: Path) -> bytes:
     return path.read_bytes().rstrip(b"\r\n")
 
 
-def shard_of(text: str) -> Shard:
+def read_shard(text: str) -> Shard:
     """Return which shard ``"3/8"`` is: number 3, from 0, of 8.
 
     Raises:

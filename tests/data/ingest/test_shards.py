@@ -35,6 +35,7 @@ from splitvfl.data.schema import read_party_schema
 from splitvfl.data.spec import PartyClaim, TableSpec
 from splitvfl.data.store import open_tables
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.learning.batches import MOST_SHARDS
 from tests.tables import align_rows
 
 PARTIES = (PartyClaim("shop", "active", "n*"), PartyClaim("ads", "passive", "rest"))
@@ -557,7 +558,7 @@ def test_they_do_not_depend_on_how_rows_are_cut_or_ordered(
         ({"id_column": None, "drop": "id"}, Shard(0, 3), r"shards need a column that names the records \(id_column\)"),
         ({}, Shard(3, 3), "expected a shard from 0 to one below their number, .*, got 3 of 3"),
         ({}, Shard(0, 0), "got 0 of 0"),
-        ({}, Shard(0, 1 << 40), "got 0 of"),
+        ({}, Shard(0, MOST_SHARDS + 1), "got 0 of 4097"),
         ({"categorical": "onehot"}, Shard(0, 3), "hold codes"),
     ],
 )
