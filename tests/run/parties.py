@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import secrets
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,6 +61,26 @@ def finished(processes: Mapping[str, Command], *, timeout: float = 120) -> dict[
         assert process.returncode == 0, f"{name}: {process.returncode}\n{out}\n{errors}"
         said[name] = errors
     return said
+
+
+def newest_of(run: Path) -> dict[str, Any]:
+    """All that the newest checkpoint of a run holds."""
+    newest = checkpoint.latest(run / "checkpoints")
+    assert newest is not None
+    return checkpoint.load(newest)
+
+
+def has_reached(run: Path, step: int) -> bool:
+    """Whether a run has a checkpoint of this step or a later one."""
+    return max(checkpoint.steps(run / "checkpoints"), default=0) >= step
+
+
+def wait_for_step(run: Path, step: int) -> None:
+    """Wait until a run has one."""
+    deadline = time.monotonic() + 90
+    while not has_reached(run, step):
+        assert time.monotonic() < deadline, f"no checkpoint of step {step} in {run}"
+        time.sleep(0.01)
 
 
 def weights_of(folder: Path) -> dict[str, Tensor]:

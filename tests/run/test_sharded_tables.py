@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import safetensors.torch
@@ -20,10 +18,18 @@ from splitvfl.cli import main
 from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
 from splitvfl.net.certs import make_certificates
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run import checkpoint
 from splitvfl.run.party_folder import FAREWELL_FILE
 from tests.commands import Command
-from tests.run.parties import finished, free_ports, neighbouring_ports, same_weights, start
+from tests.run.parties import (
+    finished,
+    free_ports,
+    has_reached,
+    neighbouring_ports,
+    newest_of,
+    same_weights,
+    start,
+    wait_for_step,
+)
 from tests.table_folders import write_tables
 
 TEXT = """
@@ -117,12 +123,6 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, checkout: Path) -> Path:
     return folder
 
 
-def newest_of(run: Path) -> dict[str, Any]:
-    newest = checkpoint.latest(run / "checkpoints")
-    assert newest is not None
-    return checkpoint.load(newest)
-
-
 def put_together(states: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """The weights of one process, of those of its workers, which have all others alike."""
     found = {}
@@ -201,17 +201,6 @@ def test_figures_are_those_of_one_process(workplace: Path) -> None:
         assert one == pytest.approx(other, abs=1e-5, nan_ok=True)
 
 
-def _until(ready: Any, what: str) -> None:
-    deadline = time.monotonic() + 90
-    while not ready():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-
-
-def _reached(folder: Path, step: int) -> bool:
-    return max(checkpoint.steps(folder / "checkpoints"), default=0) >= step
-
-
 @pytest.fixture
 def disturbed(tmp_path: Path, checkout: Path) -> Iterator[tuple[Path, dict[str, dict[str, Command]]]]:
     """The same run under way, in another folder."""
@@ -228,11 +217,11 @@ def test_a_run_ends_like_an_undisturbed_one_when_a_worker_with_its_rows_is_kille
     name: str, workplace: Path, disturbed: tuple[Path, dict[str, dict[str, Command]]], checkout: Path
 ) -> None:
     folder, parties = disturbed
-    _until(lambda: _reached(folder / "runs" / name, 20), "a checkpoint")
+    wait_for_step(folder / "runs" / name, 20)
 
     parties[name][f"{name} 1"].send_signal(signal.SIGKILL)
     assert {one.wait(60) for one in parties[name].values()} <= {-9, 2}
-    assert not _reached(folder / "runs" / name, STEPS), "it was over before it was disturbed"
+    assert not has_reached(folder / "runs" / name, STEPS), "it was over before it was disturbed"
     parties[name] = start_party(checkout, folder, name)
     finished({key: one for workers in parties.values() for key, one in workers.items()})
 

@@ -26,8 +26,8 @@ from splitvfl.data.shards import ShardFacts, checked_sizes, facts_of
 from splitvfl.data.spec import PartyClaim, TableSpec
 from splitvfl.errors import ConfigError, DataError
 from splitvfl.team.team import Alone
-from tests.run.parties import finished, free_ports, same_weights, start, weights_of
-from tests.run.test_workers import PARTIES, TEXT, WORKERS, largest_difference, newest_of, place, start_worker
+from tests.run.parties import finished, free_ports, newest_of, same_weights, start, weights_of
+from tests.run.test_workers import PARTIES, TEXT, WORKERS, largest_difference, place, start_worker
 
 APART = (
     TEXT.replace("data: {name: breast-cancer}", 'data: {name: tables, path: "tables-{worker}"}')

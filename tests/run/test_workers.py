@@ -25,7 +25,17 @@ from splitvfl.net.certs import make_certificates
 from splitvfl.run import checkpoint
 from tests.commands import Command
 from tests.run.kubelet import Kubelet
-from tests.run.parties import finished, free_ports, neighbouring_ports, same_weights, start, weights_of
+from tests.run.parties import (
+    finished,
+    free_ports,
+    has_reached,
+    neighbouring_ports,
+    newest_of,
+    same_weights,
+    start,
+    wait_for_step,
+    weights_of,
+)
 
 TEXT = """
 data: {name: breast-cancer}
@@ -124,12 +134,6 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, checkout: Path) -> Path:
     return folder
 
 
-def newest_of(run: Path) -> dict[str, Any]:
-    newest = checkpoint.latest(run / "checkpoints")
-    assert newest is not None
-    return checkpoint.load(newest)
-
-
 def test_defenses_attacks_and_the_auditor_have_the_whole_message(tmp_path: Path, checkout: Path) -> None:
     """With the figures of one process, whose noise, answers and canaries are drawn with the same seeds."""
     place(tmp_path, DEFENDED)
@@ -218,17 +222,6 @@ def test_figures_are_of_all_records_and_logged_by_worker_0(workplace: Path) -> N
         load_half(workplace / "runs" / name / "model")
 
 
-def _until(ready: Any, what: str) -> None:
-    deadline = time.monotonic() + 90
-    while not ready():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-
-
-def _reached(folder: Path, step: int) -> bool:
-    return max(checkpoint.steps(folder / "checkpoints"), default=0) >= step
-
-
 @pytest.fixture
 def disturbed(tmp_path: Path, checkout: Path) -> Iterator[tuple[Path, dict[str, dict[str, Command]]]]:
     """The same run under way, in another folder."""
@@ -253,12 +246,12 @@ def test_a_run_ends_like_an_undisturbed_one_whatever_happens_to_one_worker(
     checkout: Path,
 ) -> None:
     folder, parties = disturbed
-    _until(lambda: _reached(folder / "runs" / name, 20), "a checkpoint")
+    wait_for_step(folder / "runs" / name, 20)
 
     parties[name][f"{name} 1"].send_signal(number)
     ended = {key: one.wait(60) for key, one in parties[name].items()}
     assert set(ended.values()) <= codes, ended
-    assert not _reached(folder / "runs" / name, 12 * 9), "it was over before it was disturbed"
+    assert not has_reached(folder / "runs" / name, 12 * 9), "it was over before it was disturbed"
     parties[name] = start_party(checkout, folder, name)
     finished({key: one for workers in parties.values() for key, one in workers.items()})
 
@@ -281,7 +274,7 @@ def test_workers_that_are_started_again_one_by_one_end_like_an_undisturbed_run(
     }
     victim, other = f"{name} {rank}", f"{name} {1 - rank}"
     with Kubelet(starts) as kubelet:
-        kubelet.until(lambda: _reached(tmp_path / "runs" / name, 20), "a checkpoint")
+        kubelet.until(lambda: has_reached(tmp_path / "runs" / name, 20), "a checkpoint")
         if slow:
             kubelet.running[other].send_signal(signal.SIGSTOP)
         kubelet.running[victim].kill()
