@@ -127,12 +127,15 @@ def step_of(constants: Constants, batch: int, workers: int, network: Network) ->
 
 
 def line_through(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
-    """Return where a line through two points begins, and how steep it is; it begins at 0 at least.
+    """Return where a line through two points begins, and how steep it is: neither is less than 0.
 
-    >>> line_through((2.0, 5.0), (4.0, 9.0)), line_through((1.0, 1.0), (2.0, 4.0))
-    ((1.0, 2.0), (0.0, 2.0))
+    >>> line_through((2.0, 5.0), (4.0, 9.0)), line_through((1.0, 1.0), (2.0, 4.0)), line_through((1.0, 3.0), (2.0, 1.0))
+    ((1.0, 2.0), (0.0, 2.0), (2.0, 0.0))
     """
     slope = (second[1] - first[1]) / (second[0] - first[0])
+    if slope < 0.0:
+        # More records took less time: noise is larger than what they cost, and no more can be said than what both took.
+        return (first[1] + second[1]) / 2, 0.0
     beginning = first[1] - slope * first[0]
     # Where it would begin below, noise is larger than what there is: the larger batch says more.
     return (beginning, slope) if beginning >= 0.0 else (0.0, second[1] / second[0])

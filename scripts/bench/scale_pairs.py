@@ -108,8 +108,8 @@ class Timed:
 
     @property
     def rest_s(self) -> float:
-        """What is left: messages and their encryption, sums, and waiting."""
-        return self.step_s - self.compute_s - self.rows_s
+        """What is left: messages and their encryption, sums, and waiting; 0 where both parties computed at once."""
+        return max(0.0, self.step_s - self.compute_s - self.rows_s)
 
     @classmethod
     def middle(cls, timed: Sequence[Timed]) -> Timed:

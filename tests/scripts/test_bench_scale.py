@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scripts.bench import scale, scale_pairs
 from scripts.bench.faults import shares_of
@@ -100,9 +102,19 @@ def test_constants_are_found_in_what_they_would_give() -> None:
     assert [row.value for row in rows] == pytest.approx([1.0] * 4)
 
 
-def test_a_line_begins_at_nothing_at_least() -> None:
+def test_a_line_begins_at_nothing_at_least_and_never_falls() -> None:
     assert line_through((2.0, 5.0), (4.0, 9.0)) == (1.0, 2.0)
     assert line_through((1.0, 1.0), (2.0, 4.0)) == (0.0, 2.0)
+    assert line_through((1.0, 3.0), (2.0, 1.0)) == (2.0, 0.0)
+
+
+@given(seconds=st.lists(st.floats(1e-6, 1.0), min_size=10, max_size=10))
+def test_no_constant_is_negative_whatever_noise_does(seconds: list[float]) -> None:
+    small, large = (
+        replace(_measured(batch, SOME), timed={1: [Timed(*seconds[first : first + 5])]})
+        for batch, first in ((64, 0), (256, 5))
+    )
+    assert all(value >= 0 for value in astuple(constants_of(small, large)))
 
 
 def test_what_is_printed_of_more_workers_is_what_is_computed() -> None:
