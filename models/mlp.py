@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.learning.tasks import Task
-from splitvfl.party.recipe import HiddenWidths, Recipe, Widths, check_size, weights_of_layers
+from splitvfl.party.recipe import Held, HiddenWidths, Recipe, Widths, check_size, weights_of_layers
 
 
 class MLP(nn.Module):
@@ -110,6 +110,8 @@ class MLPRecipe(Recipe):
             party's own business: no other party is told of it, or needs to write it.
         label_scale: For regression: whether the top puts out standard deviations of the training labels from their
             mean (:class:`LabelScale`).
+        dense: Where a party has several workers, whether each of them holds a part of every weight of a passive party's
+            layers, ``sharded``, or all of them, ``replicated``.
 
     Raises:
         ArgumentError: If ``top`` and ``top_hidden`` contradict each other.
@@ -123,6 +125,7 @@ class MLPRecipe(Recipe):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     private_top: bool = False
     label_scale: bool = False
+    dense: Held = "replicated"
 
     def __post_init__(self) -> None:
         """Check that ``top`` and ``top_hidden`` say the same."""

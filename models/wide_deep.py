@@ -15,7 +15,7 @@ from splitvfl.data.columns import Columns, PartyData
 from splitvfl.errors import ArgumentError, ConfigError, DataError
 from splitvfl.learning.tasks import Task
 from splitvfl.models.mlp import MLP
-from splitvfl.party.recipe import Count, Recipe, Tables, Widths, check_size, weights_of_layers
+from splitvfl.party.recipe import Count, Held, Recipe, Widths, check_size, weights_of_layers
 from splitvfl.team.sharded_table import ShardedTable
 from splitvfl.team.team import Team
 from splitvfl.wording import shown, suggestion
@@ -412,6 +412,7 @@ class WideDeepRecipe(Recipe):
         tables: Where a party has several workers, whether each of them holds a part of the rows of tables that have
             sparse gradients, ``sharded``, or all of them, ``replicated``. ``null``: a part, if the tables' optimiser
             moves each row by that row's gradients alone.
+        dense: Likewise for the other weights of each passive party's layers.
 
     Raises:
         ArgumentError: If there are not so many layers to cut after, or tables are to be divided and have no sparse
@@ -428,7 +429,8 @@ class WideDeepRecipe(Recipe):
     cross_buckets: Annotated[int, Field(ge=1, le=_MOST_BUCKETS)] = 100_000
     sparse: bool | None = None
     private_top: bool = False
-    tables: Tables | None = None
+    tables: Held | None = None
+    dense: Held = "replicated"
     team: Team | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

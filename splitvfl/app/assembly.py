@@ -83,18 +83,24 @@ class Assembly:
         """Return the workers among which tables may be divided.
 
         Raises:
-            ConfigError: If tables are to be divided, and cannot be.
+            ConfigError: If tables, or other weights, are to be divided, and cannot be.
         """
-        source, tables = self._config.source, self._config.model.recipe.tables
-        named = self._config.train.embedding_optimizer
-        if tables == "sharded":
+        source, recipe = self._config.source, self._config.model.recipe
+        tables, named = recipe.tables, self._config.train.embedding_optimizer
+        asked = [key for key in ("tables", "dense") if getattr(recipe, key) == "sharded"]
+        if asked:
             try:
                 self.exchange.check_shards(2)
             except ConfigError as error:
                 raise ConfigError(
-                    f"{source}: model.tables: sharded: tables are divided among workers, of which a party here can "
-                    f"have one: {error}"
+                    f"{source}: model.{asked[0]}: sharded: weights are divided among workers, of which a party here "
+                    f"can have one: {error}"
                 ) from error
+        if recipe.dense == "sharded" and self.exchange.in_flight:
+            raise ConfigError(
+                f"{source}: model.dense: sharded: not with exchange.in_flight, where a batch is learned from at the "
+                "weights that it was computed with, which nobody has as a whole; leave one of them out"
+            )
         if named is None or steps_row_by_row(named.make):
             return team
         if tables == "sharded":
@@ -111,6 +117,11 @@ class Assembly:
         team = self.models.team
         divided = team.size > 1 and self._config.model.recipe.tables != "replicated"
         return f"{team.rank} mod {team.size}" if divided else "all"
+
+    def dense_here(self, team: Team) -> str:
+        """Which part of its bottom's dense weights a worker holds, in words."""
+        divided = team.size > 1 and self._config.model.recipe.dense == "sharded"
+        return f"part {team.rank} of {team.size}" if divided else "all"
 
     def task(self, name: str, classes: int) -> Task:
         """Return the task, with the loss that the file asks for.
@@ -146,6 +157,7 @@ class Assembly:
                 if not _is_built_in(bottom):
                     party.output_width()
             self._keep_in_ball(party)
+        party.divides = self._config.model.recipe.dense == "sharded"
         return party
 
     def _check_noise(self, data: PartyData, task: Task) -> None:

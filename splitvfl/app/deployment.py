@@ -44,7 +44,7 @@ from splitvfl.app.workers import (
     folder_of,
     leaving_together,
     part_of,
-    said_of_tables,
+    said_of_divided,
     said_of_team,
     shards_of,
 )
@@ -69,11 +69,11 @@ from splitvfl.report.board_row import show_on_board
 from splitvfl.report.releases import keep_reserve
 from splitvfl.report.summary import RunSummary
 from splitvfl.run.coordinator import CoordinatorRun
-from splitvfl.run.divided_weights import give_rows
-from splitvfl.run.networked import ROWS_HERE, USUAL_LOSS, ActiveRun, PassiveRun, RunSettings
+from splitvfl.run.networked import DENSE_HERE, ROWS_HERE, USUAL_LOSS, ActiveRun, PassiveRun, RunSettings
 from splitvfl.run.seats import NOTHING_COMES_BACK
 from splitvfl.run.teamwork import check_alike, telling
 from splitvfl.run.training import TrainingProgress
+from splitvfl.run.weights_file import give_parts
 from splitvfl.system.folder_lock import locked
 from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder
 from splitvfl.team.team import Alone, Team
@@ -283,6 +283,7 @@ class Deployment:
             "shards of the records": str(self._config.shards),
             "batches in flight": str(exchange.in_flight),
             ROWS_HERE: self.assembly.rows_here,
+            DENSE_HERE: self.assembly.dense_here(self._team),
         }
         if self._team.size > 1:  # what a folder holds of defenses was drawn and answered for one worker's records
             own["number of this worker"] = str(self._team.rank)
@@ -319,7 +320,7 @@ class Deployment:
         sections: dict[str, Any] = {
             "defenses": [hook.model_dump(mode="json") for hook in config.defenses],
             # Without what makes no other weights but by rounding, and is compared by itself.
-            "model": config.model.model_dump(mode="json", exclude={"tables"}),
+            "model": config.model.model_dump(mode="json", exclude={"tables", "dense"}),
             "optimizer": config.train.optimizer.model_dump(mode="json"),
             "embedding_optimizer": (tables := config.train.embedding_optimizer) and tables.model_dump(mode="json"),
         }
@@ -422,7 +423,7 @@ class Deployment:
         if self._team.size == 1:
             return
         check_replicable(party, self._config)
-        for line in said_of_tables(party, self._config):
+        for line in said_of_divided(party, self._config):
             self._notify(line)
         seed = self._config.train.private_seed_for_experiments
         if seed is not None and self._team.rank:  # else all would drop out the same places of their rows
@@ -480,14 +481,14 @@ class Deployment:
         save_half(folder, run.party, origin)
 
     def write_half(self, run: ActiveRun | PassiveRun, folder: Path) -> None:
-        """Write the party's trained half into the run's folder, as worker 0 does; the others give it rows of tables.
+        """Write the party's trained half into the run's folder, as worker 0 does; the others give it their parts.
 
         Raises:
             CheckpointError: If it cannot be written; an earlier half stays.
-            TeamError: If tables are divided, and a worker could not go on, or is gone.
+            TeamError: If weights are divided, and a worker could not go on, or is gone.
         """
         if self._team.rank:
-            give_rows(run.party.models[-1])
+            give_parts(run.party.models[-1], self._team)
             return
         # Before there is a model: where one is, a reserve that is missing was taken away, and may have been used.
         if not (folder / MODEL_FOLDER).exists():

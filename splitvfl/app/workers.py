@@ -24,11 +24,12 @@ from splitvfl.data.shards import ShardFacts, checked_sizes, facts_of, lie_apart
 from splitvfl.errors import ConfigError
 from splitvfl.hooks import batch_mixing_layer, hook_name
 from splitvfl.party.party import ActiveParty, Party
-from splitvfl.team.sharded_table import sharded_tables
+from splitvfl.team.divided import sharded_tables
 from splitvfl.team.team import Alone, Team
 
 # So long one worker may still score when another is done. One that is gone is noticed at once.
 _SCORING_S: Final = 7 * 86_400.0
+_NO_BOTTOM: Final = "{} has no bottom model, and its workers hold all of what it trains"
 # Where a machine has its files.
 _PLACES = frozenset({"path", "aligned", "ranges", "matrix", "certificates"})
 
@@ -176,6 +177,11 @@ def check_replicable(party: Party, config: ExperimentConfig) -> None:
             f"{config.source}: model: {layer} mixes the records of a batch, and each worker of {party.name} has its "
             "part of it only, so that workers would no longer be equal; LayerNorm or GroupNorm keep records apart"
         )
+    if party.divides and getattr(party.optimizer, "radius", None) is not None:
+        raise ConfigError(
+            f"{config.source}: model.dense: sharded: train.optimizer.radius bounds all weights of {party.name} "
+            "together, of which each worker has a part; leave one of them out"
+        )
     for cut in party.cuts.values() if isinstance(party, ActiveParty) else ():
         if cut.gradient.draws_at_output:
             raise ConfigError(
@@ -184,15 +190,19 @@ def check_replicable(party: Party, config: ExperimentConfig) -> None:
             )
 
 
-def said_of_tables(party: Party, config: ExperimentConfig) -> list[str]:
-    """Return what is to be said of the tables of one worker of several, in sentences."""
+def said_of_divided(party: Party, config: ExperimentConfig) -> list[str]:
+    """Return what is to be said of the weights that one worker of several holds a part of, in sentences."""
+    lines = []
     tables = [table for model in party.models for table in sharded_tables(model).values()]
     if tables:
         held, count = sum(len(table.rows) for table in tables), sum(table.count for table in tables)
-        return [f"tables are divided: this worker holds {held:,} of {count:,} rows"]
-    if config.model.recipe.tables == "sharded":
-        return [f"model.tables: sharded: {party.name} has no table with a sparse gradient, and nothing is divided"]
-    return []
+        lines.append(f"tables are divided: this worker holds {held:,} of {count:,} rows")
+    elif config.model.recipe.tables == "sharded":
+        lines.append(f"model.tables: sharded: {party.name} has no table with a sparse gradient, and nothing is divided")
+    if config.model.recipe.dense == "sharded":
+        said = "each worker keeps a part of every weight of the bottom model"
+        lines.append(f"model.dense: sharded: {said if party.divides else _NO_BOTTOM.format(party.name)}")
+    return lines
 
 
 def alike(config: ExperimentConfig, data: Mapping[str, str], *, overwrite: bool) -> dict[str, str]:

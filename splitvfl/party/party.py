@@ -36,8 +36,8 @@ from splitvfl.messaging.messages import Message
 from splitvfl.party.private_top import PrivateTop
 from splitvfl.party.top_model import TopModel, own_input
 from splitvfl.party.training_labels import TrainingLabels
-from splitvfl.team.sharded_table import ShardedTable, replicated_state, sharded_tables
-from splitvfl.team.team import Alone, Team
+from splitvfl.team.divided import divided_weights, replicated_state, sharded_tables
+from splitvfl.team.team import Alone, T, Team
 
 MAX_WIDTH = 1 << 16
 
@@ -98,6 +98,9 @@ class Party(ABC):
             whenever a step is taken again.
         refusals: Sums that it has refused in this run.
         team: The workers that it consists of, of which this process is one.
+        divides: Whether its workers, if it has several, divide dense weights of its model among them.
+        held: What of its model this process holds, by the names of the model's weights: the model itself, unless its
+            weights are divided.
         share: What share this process has of the records of the step under way: its loss, a mean over its own records,
             counts for so much.
     """
@@ -109,6 +112,8 @@ class Party(ABC):
         self.device = torch.device("cpu")
         self.autocast: torch.dtype | None = None
         self.wire: torch.dtype | None = None
+        self.divides = False
+        self.held = module
         self.best = BestWeights(module)
         self.one_by_one = False
         self.remember: Callable[[Message], None] = _ignored
@@ -152,8 +157,29 @@ class Party(ABC):
     def _look_up_weights(self) -> None:
         """Take note of what is trained: to look for it layer by layer in every step would take as long as a layer."""
         self._tables = list(sharded_tables(self.module).values())
-        divided = {id(table.rows) for table in self._tables}
+        parts = dict(self.held.named_parameters())
+        self._divided = [(weight, parts[name]) for name, weight in divided_weights(self.module).items()]
+        divided = {id(table.rows) for table in self._tables} | {id(weight) for weight, _ in self._divided}
         self._weights = [weight for weight in self.module.parameters() if id(weight) not in divided]
+
+    def divide_weights(self) -> None:
+        """Keep a part of each dense weight from now on, if that was asked for; no worker waits for another.
+
+        All workers hold the same weights before (:meth:`share_with_workers`), or load their parts of the same.
+
+        Raises:
+            ArgumentError: If one of the weights cannot be divided.
+        """
+        if not self.divides or self.team.size == 1 or self._divided:
+            return
+        self.held = self.team.divide(self.module)
+        self.best = BestWeights(self.held)
+        self.optimizer = optimizer_of(self.held, self._factory)
+        self._look_up_weights()
+
+    def _jointly(self, work: Callable[[], T]) -> T:
+        """Do something with its model in which workers wait for each other where weights are divided."""
+        return self.team.jointly(work) if self._divided else work()
 
     def computing(self) -> AbstractContextManager[object]:
         """Return the block in which its model is called; no message is waited for inside it."""
@@ -193,12 +219,15 @@ class Party(ABC):
         """Forget the gradients of the step before."""
         for table in self._tables:
             table.forget_gradients()
+        for weight, _ in self._divided:
+            weight.grad = None
         if self.optimizer is not None:
             self.optimizer.zero_grad(set_to_none=True)
 
     def has_finite_gradients(self, *sent: Tensor) -> bool:
         """Return whether its optimiser would take in finite numbers only, and gradients that it sends are finite."""
         own = [weight.grad for weight in self._weights if weight.grad is not None]
+        own += [weight.grad.to_local() for weight, _ in self._divided if weight.grad is not None]
         of_rows = (gradient for table in self._tables for gradient in table.gradients)
         return all_finite_together([*own, *of_rows, *sent])
 
@@ -218,6 +247,8 @@ class Party(ABC):
         for table in self._tables:
             if table.rows.requires_grad:
                 table.bring_home()
+        for weight, part in self._divided:
+            part.grad = None if weight.grad is None else weight.grad.to_local()
         sums = list(also) if self.team.size == 1 else self._add_up(also)
         if self.optimizer is not None:
             self.optimizer.step()
@@ -225,8 +256,8 @@ class Party(ABC):
 
     def _add_up(self, also: Sequence[Tensor]) -> list[Tensor]:
         trained = [weight for weight in self._weights if weight.requires_grad]
-        # Of the rows of a divided table one worker alone has the sum, and all have to know whether it is finite.
-        spoiled = [_spoiled(table) for table in self._tables]
+        # Of what is divided one worker alone has the sum, and all have to know whether it is finite.
+        spoiled = [_spoiled(table.rows) for table in self._tables] + [_spoiled(part) for _, part in self._divided]
         found = self.team.add_up([*(weight.grad for weight in trained), *also, *spoiled])
         gradients, sums = found[: len(trained)], found[len(trained) : len(trained) + len(also)]
         checked = [one for one in (*gradients, *found[len(trained) + len(also) :]) if one is not None]
@@ -247,6 +278,8 @@ class Party(ABC):
 
     def share_with_workers(self) -> None:
         """Give all workers what worker 0 has drawn at random: its weights; of divided tables each draws its own rows.
+
+        Not those of which each holds a part by now (:meth:`divide_weights`).
 
         Raises:
             TeamError: If a worker could not go on, or is gone.
@@ -349,7 +382,7 @@ class PassiveParty(Party):
         """
         self.batch_ids = batch.ids
         with self.computing():
-            output: Tensor = self.bottom(batch.columns.module_input())
+            output: Tensor = self._jointly(lambda: self.bottom(batch.columns.module_input()))
         if output.dim() != 2 or output.shape[0] != batch.count:
             raise ArgumentError(
                 f"the bottom model of {self.name} must put out one row per record: "
@@ -435,7 +468,7 @@ class PassiveParty(Party):
         """
         self.observe(activation, batch, step, source=source, gradient=gradient)
         if activation.requires_grad:  # a frozen bottom, or one without parameters, has nothing to learn
-            activation.backward(gradient if used is None else used)
+            self._jointly(lambda: activation.backward(gradient if used is None else used))
 
     def learn_sum(self, activation: Tensor, total: Tensor, batch: Records, step: int) -> None:
         """Take the gradient of a linear bottom's weight, ``(d, width)``, and let its observers look."""
@@ -693,11 +726,10 @@ class ActiveParty(Party):
             self.private_top.load_state_dict(state["private top"])
 
 
-def _spoiled(table: ShardedTable) -> Tensor:
-    """Return NaN if the gradient of a table's rows here is not finite, else zero, in the dtype of the rows."""
-    gradient = table.rows.grad
-    whole = gradient is None or all_finite_together([gradient])
-    return torch.tensor(0.0 if whole else math.nan, dtype=table.rows.dtype)
+def _spoiled(part: nn.Parameter) -> Tensor:
+    """Return NaN if the gradient of what this worker holds of a weight is not finite, else zero, in its dtype."""
+    whole = part.grad is None or all_finite_together([part.grad])
+    return torch.tensor(0.0 if whole else math.nan, dtype=part.dtype)
 
 
 def _named(party: str, chain: DefenseChain) -> dict[str, float]:

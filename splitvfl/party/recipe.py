@@ -32,7 +32,8 @@ def _at_least_one(widths: tuple[int, ...]) -> tuple[int, ...]:
 Count = Annotated[int, Field(ge=1, le=MOST)]
 Width = Annotated[int, Field(ge=1, le=MAX_WIDTH)]
 Widths = Annotated[tuple[Width, ...], Field(max_length=_MOST_LAYERS), AfterValidator(_at_least_one)]
-Tables = Literal["replicated", "sharded"]
+# What each of several workers holds of a weight: all of it, or a part.
+Held = Literal["replicated", "sharded"]
 HiddenWidths = Annotated[tuple[Width, ...], Field(max_length=_MOST_LAYERS)]
 
 
@@ -55,6 +56,8 @@ class Recipe(ABC):
         tables: Where a party has several workers, whether each of them holds a part of the rows of tables that have
             sparse gradients, ``"sharded"``, or all of them, ``"replicated"``; ``None``: a part, if their optimiser
             moves each row by that row's gradients alone. ``"replicated"`` also where no table can be divided.
+        dense: Where a party has several workers, whether each of them holds a part of every other weight of a passive
+            party's model, ``"sharded"``, or all of them, ``"replicated"``.
         largest_deviation: Of a linear model, the largest standard deviation of a first weight, whatever the number of
             columns.
     """
@@ -64,7 +67,8 @@ class Recipe(ABC):
     private_top: bool = False
     row_norm: float | None = None
     sparse: bool | None = False
-    tables: Tables | None = "replicated"
+    tables: Held | None = "replicated"
+    dense: Held = "replicated"
     largest_deviation: float = 1.0
 
     @abstractmethod

@@ -39,7 +39,7 @@ from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.learning.settings import Settings
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.recipe import Recipe
-from splitvfl.run.divided_weights import pieces_of_weights
+from splitvfl.run.weights_file import pieces_of_weights
 
 FORMAT = "splitvfl half"
 VERSION = 1
@@ -148,7 +148,7 @@ def save_half(folder: Path, party: ActiveParty | PassiveParty, origin: Origin) -
     """Write a party's half with the weights that its model holds; an earlier half in the folder is replaced.
 
     Of a label party with a private top it is that one, which predicts. Of several workers worker 0 writes it; where
-    tables are divided, the others give their rows meanwhile (:func:`splitvfl.run.divided_weights.give_rows`).
+    weights are divided, the others give their parts meanwhile (:func:`splitvfl.run.weights_file.give_parts`).
 
     Args:
         folder: The folder to be made.
@@ -158,10 +158,10 @@ def save_half(folder: Path, party: ActiveParty | PassiveParty, origin: Origin) -
     Raises:
         CheckpointError: If it cannot be written; an earlier half stays.
         DataError: If something else is in the folder.
-        TeamError: If tables are divided, and a worker could not go on, or is gone.
+        TeamError: If weights are divided, and a worker could not go on, or is gone.
     """
     # The last of its models predicts; the one that sends is of no use any more, and stays in the checkpoints.
-    weights = pieces_of_weights(party.models[-1])
+    weights = pieces_of_weights(party.models[-1], party.team)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with draft(folder, overwrite=True, holds="trained half", recognised=is_half, private=True) as inside:

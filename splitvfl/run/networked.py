@@ -46,9 +46,11 @@ from splitvfl.team.team import Alone, Team
 
 USUAL_LOSS = "the usual one"
 ROWS_HERE = "rows of tables here"
+DENSE_HERE = "dense weights here"
 # What checkpoints that do not say it hold: they are older than the setting.
 _BEFORE = {"loss": USUAL_LOSS, "workers of each party": "1", "shards of the records": "1", "batches in flight": "0"} | {
-    ROWS_HERE: "all"
+    ROWS_HERE: "all",
+    DENSE_HERE: "all",
 }
 
 # A party that has been asked to stop may be waiting for another: so long it waits on.
@@ -251,6 +253,9 @@ class PartyRun(Training, Generic[P]):
             ConfigError: If its model is not one that this exchange can train.
         """
         assert self._own is not None, "it was built at the introduction"
+        if self.party.divides and self.party.held is self.party.module:
+            self.party.share_with_workers()  # of what is divided nobody has the whole any more
+            self.party.divide_weights()
         if self._side is None:
             self._side = self._own.side = self._take_side()
         self._side.keep_in(self.settings.folder)
@@ -313,6 +318,7 @@ class PartyRun(Training, Generic[P]):
         parts = checkpoint.load(path)
         if self._own is None:
             self._build_as(parts["run"])
+        self.party.divide_weights()
         with checkpoint.restoring(path, what="run", anew="at every party with --overwrite"):
             self._take_back(parts)
 

@@ -13,7 +13,7 @@ from splitvfl.net.driver import Correspondent
 from splitvfl.party.party import Party
 from splitvfl.run.meeting_again import MeetingPlace
 from splitvfl.run.training import Interrupted
-from splitvfl.team.sharded_table import replicated_state, sharded_tables
+from splitvfl.team.divided import divided_weights, replicated_state, sharded_tables
 from splitvfl.team.team import Team
 
 
@@ -122,7 +122,7 @@ def check_alike(team: Team, party: str, terms: Mapping[str, str]) -> None:
 
 
 def check_replicas(team: Team, party: Party) -> None:
-    """Check that all workers hold the same weights and buffers, to the bit, and each its rows of the same tables.
+    """Check that all workers hold the same weights and buffers, to the bit, and each its part of the same others.
 
     Raises:
         ConfigError: If one does not.
@@ -136,6 +136,8 @@ def check_replicas(team: Team, party: Party) -> None:
             digest.update(bytes_of(state.detach().cpu()))
         for name, table in sharded_tables(model).items():
             digest.update(f"{name} {table.rows.dtype} {table.count} by {table.rows.shape[1]}, divided\n".encode())
+        for name, weight in divided_weights(model).items():
+            digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}, divided\n".encode())
     said = team.collect(digest.digest())
     others = [rank for rank, one in enumerate(said) if one != said[0]]
     if others:

@@ -172,18 +172,6 @@ class ShardedTable(nn.Module):
             yield block
 
 
-def sharded_tables(module: nn.Module) -> dict[str, ShardedTable]:
-    """Return the tables of a model that are divided among workers, by the names of their layers, each once."""
-    return {name: layer for name, layer in module.named_modules() if isinstance(layer, ShardedTable)}
-
-
-def replicated_state(module: nn.Module) -> dict[str, Tensor]:
-    """Return what every worker holds alike of a model: weights and buffers by name, without rows of divided tables."""
-    divided = {f"{name}.rows" if name else "rows" for name in sharded_tables(module)}
-    state = module.state_dict().items()
-    return {name: value for name, value in state if isinstance(value, Tensor) and name not in divided}
-
-
 class _Spread(torch.autograd.Function):
     """Rows that were fetched, each once, at all places that name them; their gradient is kept by the table."""
 

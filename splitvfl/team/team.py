@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+T = TypeVar("T")
 
 
 class Team(ABC):
@@ -116,6 +119,33 @@ class Team(ABC):
             TeamError: If a worker could not go on, or is gone.
         """
 
+    @abstractmethod
+    def divide(self, module: nn.Module) -> nn.Module:
+        """Divide a model's dense weights among the workers, in place, if there are several. Nobody waits for anybody.
+
+        From then on all workers call it together, forward and backward, within :meth:`jointly`.
+
+        Args:
+            module: The model, with the same weights at all workers.
+
+        Returns:
+            What this worker holds of it, as :func:`splitvfl.team.sharded_dense.divide` has it.
+
+        Raises:
+            ArgumentError: If one of its weights cannot be divided.
+        """
+
+    @abstractmethod
+    def jointly(self, work: Callable[[], T]) -> T:
+        """Do something in which torch makes workers wait for each other: all of them, or none.
+
+        Args:
+            work: The same at all workers.
+
+        Raises:
+            TeamError: If a worker could not go on, or is gone, or failed in the work.
+        """
+
     @property
     def lost(self) -> str:
         """Why nothing can be done together any more; empty as long as something can."""
@@ -165,6 +195,14 @@ class Alone(Team):
     def collect(self, content: bytes) -> list[bytes]:
         """Return the content alone."""
         return [content]
+
+    def divide(self, module: nn.Module) -> nn.Module:
+        """Return the model as it is."""
+        return module
+
+    def jointly(self, work: Callable[[], T]) -> T:
+        """Do it."""
+        return work()
 
     def refuse(self, reason: str, *, final: bool = False) -> None:
         """Do nothing: nobody else waits."""

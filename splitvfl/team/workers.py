@@ -10,20 +10,18 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from splitvfl.errors import ConfigError, TeamError
 from splitvfl.team.joining import JOIN_S, VARIABLES, Launch, meet
-from splitvfl.team.team import Team
-
-_T = TypeVar("_T")
+from splitvfl.team.team import T, Team
 
 # What a worker says before an operation: which it is about to take part in, or that it cannot go on.
-_CANNOT, _CANNOT_EVER, _ADDS_UP, _GATHERS, _SCATTERS, _EXCHANGES, _SHARES, _COLLECTS = range(8)
+_CANNOT, _CANNOT_EVER, _ADDS_UP, _GATHERS, _SCATTERS, _EXCHANGES, _SHARES, _COLLECTS, _COMPUTES = range(9)
 _STOP: Final = 16
 _REASON_BYTES: Final = 500
 # How long a worker looks for the others often, how long it pauses between two looks then, and how long later.
@@ -152,6 +150,17 @@ class Workers(Team):
         """Return what every worker says, in order."""
         return self._in_step(_COLLECTS, lambda: self._said(content))
 
+    def divide(self, module: nn.Module) -> nn.Module:
+        """Divide a model's dense weights among the workers, by torch's FSDP2."""
+        # Imported late: it takes half as long as all of torch.
+        from splitvfl.team.sharded_dense import divide
+
+        return divide(module, self._group)
+
+    def jointly(self, work: Callable[[], T]) -> T:
+        """Do something in which torch makes workers wait for each other."""
+        return self._in_step(_COMPUTES, work)
+
     def refuse(self, reason: str, *, final: bool = False) -> None:
         """Tell the others, in the place of their next operation, that this worker cannot go on."""
         if self._gone:
@@ -163,7 +172,7 @@ class Workers(Team):
 
     # --- in step
 
-    def _in_step(self, operation: int, work: Callable[[], _T]) -> _T:
+    def _in_step(self, operation: int, work: Callable[[], T]) -> T:
         if self._gone:
             raise TeamError(self._gone, final=True)
         votes = self._vote(operation)

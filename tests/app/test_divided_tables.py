@@ -1,4 +1,4 @@
-"""Which tables are divided among workers, and which are refused to be: before anybody is met."""
+"""Which tables and other weights are divided among workers, and which are refused to be: before anybody is met."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from splitvfl.app.assembly import Assembly
-from splitvfl.app.workers import said_of_tables
+from splitvfl.app.workers import check_replicable, said_of_divided
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import ConfigError
@@ -20,7 +20,7 @@ from splitvfl.learning.tasks import Binary
 from splitvfl.models import WideDeepRecipe
 from splitvfl.models.wide_deep import SPARSE_ROWS
 from splitvfl.party.party import PassiveParty
-from splitvfl.team.sharded_table import sharded_tables
+from splitvfl.team.divided import sharded_tables
 from splitvfl.team.team import Alone, FirstWorker
 from tests.table_folders import click_data
 
@@ -130,9 +130,39 @@ def test_memory_for_a_part_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_divided_is_said_and_that_nothing_is() -> None:
-    assert said_of_tables(publisher(), config_of()) == ["tables are divided: this worker holds 9 of 35 rows"]
+    assert said_of_divided(publisher(), config_of()) == ["tables are divided: this worker holds 9 of 35 rows"]
     small = ("model.sparse=null", "model.tables=sharded")
-    assert said_of_tables(publisher(*small), config_of(*small)) == [
+    assert said_of_divided(publisher(*small), config_of(*small)) == [
         "model.tables: sharded: publisher has no table with a sparse gradient, and nothing is divided"
     ]
-    assert said_of_tables(publisher("model.sparse=null"), config_of("model.sparse=null")) == []
+    assert said_of_divided(publisher("model.sparse=null"), config_of("model.sparse=null")) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "complaint"),
+    [
+        (("exchange.in_flight=1",), r"clicks\.yaml: model\.dense: sharded: not with exchange\.in_flight"),
+        (("exchange=one-way",), r"clicks\.yaml: model\.dense: sharded: .*exchange one-way: takes no shards"),
+    ],
+)
+def test_other_weights_are_not_divided_where_they_cannot_be(overrides: Sequence[str], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        Assembly(config_of("model.dense=sharded", *overrides), DATA.active)
+
+
+def test_a_ball_of_all_weights_is_not_that_of_a_part() -> None:
+    overrides = ("model.dense=sharded", "model.sparse=null", "train.optimizer={name: sgd, lr: 0.1, radius: 1}")
+    with pytest.raises(ConfigError, match=r"model\.dense: sharded: train\.optimizer\.radius bounds all weights of pub"):
+        check_replicable(publisher(*overrides), config_of(*overrides))
+
+
+def test_it_is_said_whose_weights_are_divided() -> None:
+    config = config_of("model.dense=sharded", "model.sparse=null")
+    party = publisher("model.dense=sharded", "model.sparse=null")
+    assert said_of_divided(party, config) == [
+        "model.dense: sharded: each worker keeps a part of every weight of the bottom model"
+    ]
+    active = Assembly(config, DATA.active, team=FirstWorker(4)).active(DATA.active, Binary(), [4, 4], seed=0)
+    assert said_of_divided(active, config) == [
+        f"model.dense: sharded: {active.name} has no bottom model, and its workers hold all of what it trains"
+    ]

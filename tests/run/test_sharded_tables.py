@@ -1,4 +1,4 @@
-"""Parties of two workers each, among which tables are divided: the weights of one process, whatever happens."""
+"""Parties of two workers each, among which weights are divided: those of one process, whatever happens."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ network: {listen: "127.0.0.1:PORT+", certificates: certs, message_s: 30, meeting
 audit: false
 """
 PARTIES, WORKERS = ("shop", "paper"), 2
+DIVIDED = ("model.dense=sharded", "exchange.in_flight=0", "train.epochs=4")
 RECORDS, STEPS = 201, 12 * 6
 
 
@@ -201,15 +202,25 @@ def test_figures_are_those_of_one_process(workplace: Path) -> None:
         assert one == pytest.approx(other, abs=1e-5, nan_ok=True)
 
 
-@pytest.fixture
-def disturbed(tmp_path: Path, checkout: Path) -> Iterator[tuple[Path, dict[str, dict[str, Command]]]]:
-    """The same run under way, in another folder."""
-    place(tmp_path)
-    parties = {name: start_party(checkout, tmp_path, name) for name in PARTIES}
-    yield tmp_path, parties
+def under_way(folder: Path, checkout: Path, *more: str) -> Iterator[tuple[Path, dict[str, dict[str, Command]]]]:
+    place(folder)
+    parties = {name: start_party(checkout, folder, name, *more) for name in PARTIES}
+    yield folder, parties
     for workers in parties.values():
         for one in workers.values():
             one.kill()
+
+
+@pytest.fixture
+def disturbed(tmp_path: Path, checkout: Path) -> Iterator[tuple[Path, dict[str, dict[str, Command]]]]:
+    """The same run under way, in another folder."""
+    yield from under_way(tmp_path, checkout)
+
+
+@pytest.fixture
+def disturbed_divided(tmp_path: Path, checkout: Path) -> Iterator[tuple[Path, dict[str, dict[str, Command]]]]:
+    """A shorter one, of which all weights of the bottom model are divided."""
+    yield from under_way(tmp_path, checkout, *DIVIDED)
 
 
 @pytest.mark.parametrize("name", PARTIES)
@@ -229,6 +240,39 @@ def test_a_run_ends_like_an_undisturbed_one_when_a_worker_with_its_rows_is_kille
         for ours, known in zip(folders(folder, party), folders(workplace, party), strict=True):
             found, expected = (newest_of(one)["party"]["module"] for one in (ours, known))
             assert same_weights(found, expected), party
+
+
+def test_other_weights_are_divided_too_and_a_worker_that_is_killed_changes_nothing(
+    disturbed_divided: tuple[Path, dict[str, dict[str, Command]]], checkout: Path
+) -> None:
+    """At the party with a bottom model; its half is the one that a single process writes."""
+    folder, parties = disturbed_divided
+    wait_for_step(folder / "runs" / "paper", 9)
+    parties["paper"]["paper 1"].send_signal(signal.SIGKILL)
+    assert {one.wait(60) for one in parties["paper"].values()} <= {-9, 2}
+    assert not has_reached(folder / "runs" / "paper", 24), "it was over before it was disturbed"
+    parties["paper"] = start_party(checkout, folder, "paper", *DIVIDED)
+    said = finished({key: one for workers in parties.values() for key, one in workers.items()})
+    assert "each worker keeps a part of every weight of the bottom model" in said["paper 0"]
+    assert "model.dense: sharded: shop has no bottom model" in said["shop 0"]
+    finished({"whole": start(checkout, ["train", "run.yaml", "--out", "runs/whole", *DIVIDED], folder)})
+
+    whole = newest_of(folder / "runs" / "whole")["party-paper"]["module"]
+    parts = [newest_of(one)["party"] for one in folders(folder, "paper")]
+    for name, expected in whole.items():
+        if name.endswith(".table"):
+            continue
+        held = [part["module"][name] for part in parts]
+        assert len(held[0]) - len(held[1]) in (0, 1), name
+        assert torch.allclose(torch.cat(held), expected, rtol=0, atol=2e-6), name
+    for part in parts:
+        state = part["optimizer"]["dense"]["state"].values()
+        dense = [value.shape for name, value in part["module"].items() if not name.endswith(".table.rows")]
+        assert [one["exp_avg"].shape for one in state] == dense
+    for name in PARTIES:
+        ours = safetensors.torch.load_file(folder / "runs" / name / "model" / "weights.safetensors")
+        theirs = safetensors.torch.load_file(folder / "runs" / "whole" / "model" / name / "weights.safetensors")
+        assert largest_difference(ours, theirs) < 2e-6
 
 
 def copied(workplace: Path, folder: Path) -> None:

@@ -12,7 +12,8 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from splitvfl.learning.optimizers import EMBEDDING_OPTIMIZERS
-from splitvfl.team.sharded_table import ShardedTable, replicated_state, sharded_tables
+from splitvfl.team.divided import replicated_state, sharded_tables
+from splitvfl.team.sharded_table import ShardedTable
 from splitvfl.team.team import Alone, Team
 from tests.team.together import SIZE, together
 
