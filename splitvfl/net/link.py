@@ -21,7 +21,7 @@ from splitvfl.net.pipes import Cause, Pipe, PipeEnded, PipeTimeout
 WAITING_FRAMES: Final = 4
 WAITING_MESSAGES: Final = 4
 
-# How long a party that takes its leave waits for its last word to be heard.
+# How long a party that takes its leave waits for its last word to be heard, and the other one to hear it.
 _LINGER_S: Final = 2.0
 GONE: Final = "it went without a word, or the network between did"
 DONE: Final = "it has done everything"
@@ -165,7 +165,8 @@ class Link:
         try:
             self._stream.outgoing.put(packed, time.monotonic() + timeout)
         except PipeEnded as ended:
-            raise _gone(self.peer, what, self.ended or ended.cause) from None
+            # Whatever carries the frames may know that it is over before its last word has been read.
+            raise _gone(self.peer, what, self._stream.incoming.why_ended(_LINGER_S) or ended.cause) from None
         except PipeTimeout:
             raise LinkError(f"{what}: {self.peer} took nothing for {timeout:g} s") from None
         self._sent += 1

@@ -66,6 +66,12 @@ class Pipe(Generic[_T]):
         """The reason of its end; ``None`` while it has not ended."""
         return self._cause
 
+    def why_ended(self, within_s: float) -> Cause | None:
+        """Return the reason of its end, for which this waits a while; ``None`` if it has not ended by then."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._cause is not None, within_s)
+            return self._cause
+
     def put(self, thing: _T, deadline: float | None = None) -> None:
         """Put something in at the end, once there is room.
 

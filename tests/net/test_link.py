@@ -238,6 +238,16 @@ def test_what_is_said_after_the_last_word_is_dropped_and_a_garbled_one_is_one() 
             link.receive(awaited(0), timeout=ENOUGH)
 
 
+def test_who_sends_waits_for_a_last_word_that_is_still_being_read() -> None:
+    """What carries the frames is over, and a thread that has not had its turn has the reason."""
+    stream = Stream()
+    stream.finish()
+    threading.Thread(target=stream.read, args=(_later([bye_frame("no more of these", final=True)]),)).start()
+    link = Link(stream, own=BANK, theirs=TELECOM, hang_up=lambda: None)
+    with pytest.raises(RefusedError, match="no more of these"):
+        link.send(Message("bank", "telecom", "gradient", 0, torch.zeros(1)), timeout=ENOUGH)
+
+
 def test_pings_are_answered_and_a_flood_of_them_takes_no_memory() -> None:
     stream, heard_all = Stream(), threading.Event()
 
