@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 
 from scripts.bench.processes import free_ports
 from splitvfl.run import checkpoint
+from splitvfl.run.shared_state import whole_party
 
 PARTIES: Final = ("shop", "ads")
 WORKERS: Final = 2
@@ -125,7 +126,7 @@ def _compare(folder: Path) -> float:
     furthest = 0.0
     for name in PARTIES:
         run = folder / "runs" / name
-        first, second = (_newest(one)["party"]["module"] for one in (run, run / "worker-1"))
+        first, second = (_newest(one)["module"] for one in (run, run / "worker-1"))
         # Of a table that is divided between workers each has rows of its own.
         equal = all(torch.equal(first[key], second[key]) for key in first if not key.endswith(".rows"))
         own, known = (
@@ -144,7 +145,7 @@ def _newest(run: Path) -> dict[str, Any]:
     newest = checkpoint.latest(run / "checkpoints")
     if newest is None:
         raise SystemExit(f"{run} holds no checkpoint; what was said stands above")
-    return checkpoint.load(newest)
+    return whole_party(newest)
 
 
 def _run(folder: Path, words: Sequence[str]) -> None:

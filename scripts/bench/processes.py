@@ -25,6 +25,7 @@ from scripts.bench.faulty import COUNTS
 from scripts.bench.relay import Relay
 from splitvfl.net.certs import make_certificates
 from splitvfl.run import checkpoint
+from splitvfl.run.shared_state import whole_party
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 # No wait is longer: who gets no further within this time hangs.
@@ -262,7 +263,7 @@ def kept_state(run: Path) -> dict[str, Any]:
     """Return what the newest checkpoint of a run of one party holds: what must be equal to the bit."""
     newest = checkpoint.latest(run / "checkpoints")
     assert newest is not None
-    party = checkpoint.load(newest, only="party")["party"]
+    party = whole_party(newest)
     return {key: party[key] for key in ("module", "kept", "optimizer", "random", "epoch", "stopped")}
 
 

@@ -111,7 +111,12 @@ def latest(folder: Path) -> Path | None:
 
 def steps(folder: Path) -> dict[int, Path]:
     """Return the complete checkpoints in a folder by their step, in ascending order; the newest of each step."""
-    return {_step_and_number(path)[0]: path for path in _all(folder)}
+    return {step_of(path): path for path in _all(folder)}
+
+
+def step_of(checkpoint: Path) -> int:
+    """Return the number of steps that were done at a checkpoint."""
+    return _step_and_number(checkpoint)[0]
 
 
 def remove(checkpoint: Path) -> None:

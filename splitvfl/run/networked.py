@@ -40,6 +40,7 @@ from splitvfl.run.meeting_again import meet_until_done
 from splitvfl.run.party_folder import KEPT_CHECKPOINTS, PartyFolder
 from splitvfl.run.party_training import ActiveTraining, P, PartyTraining, PassiveTraining
 from splitvfl.run.replay import JOURNAL, ReplayJournal
+from splitvfl.run.shared_state import with_shared, without_shared, without_the_others
 from splitvfl.run.teamwork import TeamMeeting, check_replicas, telling
 from splitvfl.run.training import Training, TrainingProgress
 from splitvfl.team.team import Alone, Team
@@ -212,7 +213,7 @@ class PartyRun(Training, Generic[P]):
 
     def _go_on_alone(self, newest: Mapping[str, Any]) -> None:
         """Do what is left to do without the others: nothing, as a rule."""
-        self._take_up(checkpoint.latest(self._folder.checkpoints))
+        self._take_up(checkpoint.latest(self._folder.checkpoints), alone=True)
         self.party.best.use()
 
     def _drive(self, half: Half, links: Mapping[str, Correspondent]) -> None:
@@ -313,9 +314,15 @@ class PartyRun(Training, Generic[P]):
             )
         return parted
 
-    def _take_up(self, path: Path | None) -> None:
+    def _take_up(self, path: Path | None, *, alone: bool) -> None:
         assert path is not None, "it lay there just now"
         parts = checkpoint.load(path)
+        with checkpoint.restoring(path, what="run", anew="at every party with --overwrite"):
+            self._check_terms(parts["run"])
+            if alone:  # at the end, where worker 0 has what is to be written, and the others what is divided
+                parts["party"] = without_the_others(parts["party"])
+            elif parts["run"]["step"]:
+                parts["party"] = with_shared(parts["party"], self.team)
         if self._own is None:
             self._build_as(parts["run"])
         self.party.divide_weights()
@@ -328,7 +335,7 @@ class PartyRun(Training, Generic[P]):
         (step,) = chosen.steps
         found = checkpoint.steps(self._folder.checkpoints)
         if step in found:
-            self._take_up(found[step])
+            self._take_up(found[step], alone=False)
             for later in (path for number, path in found.items() if number > step):
                 checkpoint.remove(later)
         self.number = chosen.run
@@ -365,7 +372,10 @@ class PartyRun(Training, Generic[P]):
         self._flush()
         for chain in self.party.chains().values():
             chain.draw_generators(self.party.device)  # else a run that goes back to its beginning would draw others
-        parts = {"run": self._state(), "party": self.party.state_dict(), "hooks": self.party.hook_state()}
+        party = self.party.state_dict()
+        if self.step:  # a first checkpoint may be there at some workers only, who begin again then
+            party = without_shared(party, self.team)
+        parts = {"run": self._state(), "party": party, "hooks": self.party.hook_state()}
         checkpoint.save(self._folder.checkpoints, self.step, parts, keep=KEPT_CHECKPOINTS)
         self._saved = self.step
         if self._guard is not None:
@@ -382,8 +392,7 @@ class PartyRun(Training, Generic[P]):
             "crossed": self._own is not None and self._own.crossed,
         }
 
-    def _take_back(self, parts: Mapping[str, Mapping[str, Any]]) -> None:
-        run = parts["run"]
+    def _check_terms(self, run: Mapping[str, Any]) -> None:
         # An older version kept fewer settings of the party's own: what it does not say is taken to be as it was.
         own = {key: str(value) for key, value in self.settings.own_terms.items()}
         terms = own | _BEFORE | run["terms"]
@@ -394,6 +403,9 @@ class PartyRun(Training, Generic[P]):
         ]
         if changed:
             raise ValueError(f"{', '.join(changed)}; start anew with --overwrite, or name another folder with --out")
+
+    def _take_back(self, parts: Mapping[str, Mapping[str, Any]]) -> None:
+        run = parts["run"]
         self.party.load_state_dict(dict(parts["party"]))
         self.party.load_hook_state(dict(parts["hooks"]))
         self._take_back_progress(run)
@@ -455,7 +467,7 @@ class ActiveRun(PartyRun[ActiveParty]):
         if self._own is None:
             self._build_as(newest)
         self.begin()
-        self._take_up(checkpoint.latest(self._folder.checkpoints))
+        self._take_up(checkpoint.latest(self._folder.checkpoints), alone=True)
         assert self._side is not None, "it was taken just now"
         self._side.reopen()
         self.notify(f"nobody else is needed any more: {self.name} trains on what it has, from step {self.step} on")

@@ -398,7 +398,7 @@ def test_the_pods_train_a_model_and_stay_until_they_are_stopped(tmp_path: Path, 
         assert files_in(pod.folders["/tmp"]) == set()
     for party in PARTIES:
         runs = [pods[party, 0].folders["/state"] / "run", pods[party, 1].folders["/state"] / "run" / "worker-1"]
-        assert same_weights(*map(weights_of, runs))
+        assert same_weights(*(weights_of(run, runs[0]) for run in runs))
         load_half(runs[0] / "model")
         assert not (runs[1] / "model").exists()
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from scripts.bench.faulty import short_keys
 from splitvfl.run import checkpoint
+from splitvfl.run.shared_state import whole_party
 from tests.commands import Command, Within
 
 # What encrypted runs compute does not depend on the length of keys, and how long they take does.
@@ -63,11 +64,12 @@ def finished(processes: Mapping[str, Command], *, timeout: float = 120) -> dict[
     return said
 
 
-def newest_of(run: Path) -> dict[str, Any]:
-    """All that the newest checkpoint of a run holds."""
+def newest_of(run: Path, first: Path | None = None) -> dict[str, Any]:
+    """All that the newest checkpoint of a run holds, of a worker with what lies in the run of the first one."""
     newest = checkpoint.latest(run / "checkpoints")
     assert newest is not None
-    return checkpoint.load(newest)
+    parts = checkpoint.load(newest)
+    return parts if "party" not in parts else parts | {"party": whole_party(newest, first)}
 
 
 def has_reached(run: Path, step: int) -> bool:
@@ -83,11 +85,11 @@ def wait_for_step(run: Path, step: int) -> None:
         time.sleep(0.01)
 
 
-def weights_of(folder: Path) -> dict[str, Tensor]:
-    """The weights in the newest checkpoint of one party's run."""
+def weights_of(folder: Path, first: Path | None = None) -> dict[str, Tensor]:
+    """The weights in the newest checkpoint of one party's run, of a worker with those in the run of the first one."""
     newest = checkpoint.latest(folder / "checkpoints")
     assert newest is not None
-    state: dict[str, Tensor] = checkpoint.load(newest, only="party")["party"]["module"]
+    state: dict[str, Tensor] = whole_party(newest, first)["module"]
     return state
 
 

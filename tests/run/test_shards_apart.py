@@ -108,7 +108,8 @@ def test_workers_on_shards_of_their_own_end_with_the_weights_of_one_process(apar
     whole = newest_of(apart / "runs" / "whole")
     assert whole["run"]["step"] == 4 * 9
     for name in PARTIES:
-        weights = [weights_of(home) for home in homes_of(apart, name)]
+        homes = homes_of(apart, name)
+        weights = [weights_of(home, homes[0]) for home in homes]
         assert same_weights(*weights)
         assert largest_difference(weights[0], whole[f"party-{name}"]["module"]) < 1e-5
     together, one = (
@@ -128,7 +129,8 @@ def test_workers_on_shards_of_their_own_end_with_the_weights_of_one_process(apar
     ours, theirs = (found["parties"]["lab"]["canaries"] for found in (together, one))
     for attack in ours:
         assert ours[attack] == pytest.approx(theirs[attack], abs=5e-3), attack
-    coins = [newest_of(home)["hooks"]["canaries"] for home in homes_of(apart, "clinic")]
+    homes = homes_of(apart, "clinic")
+    coins = [newest_of(home, homes[0])["hooks"]["canaries"] for home in homes]
     known = whole["hooks-clinic"]["canaries"]
     assert [len(one["coins"]) for one in coins] != [0, 60]
     assert torch.equal(torch.cat([one["ids"] for one in coins]), known["ids"])

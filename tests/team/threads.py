@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from splitvfl.errors import TeamError
 from splitvfl.team.team import Team
@@ -67,6 +67,13 @@ class Threads(Team):
         columns = zip(*self._all("add up", list(tensors)), strict=True)
         present = [[one for one in column if one is not None] for column in columns]
         return [torch.stack(column).sum(0) if column else None for column in present]
+
+    def divide(self, module: nn.Module) -> nn.Module:
+        raise NotImplementedError("torch's process groups are of processes")
+
+    def jointly(self, work: Callable[[], T]) -> T:
+        self._all("jointly", None)
+        return work()
 
     def gather(self, tensor: Tensor) -> list[Tensor] | None:
         found = self._all("gather", tensor.detach().clone())
