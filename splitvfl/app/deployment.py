@@ -71,7 +71,7 @@ from splitvfl.report.summary import RunSummary
 from splitvfl.run.coordinator import CoordinatorRun
 from splitvfl.run.networked import DENSE_HERE, ROWS_HERE, USUAL_LOSS, ActiveRun, PassiveRun, RunSettings
 from splitvfl.run.seats import NOTHING_COMES_BACK
-from splitvfl.run.teamwork import check_alike, telling
+from splitvfl.run.teamwork import check_workers_alike, telling
 from splitvfl.run.training import TrainingProgress
 from splitvfl.run.weights_file import give_parts
 from splitvfl.system.folder_lock import locked
@@ -608,7 +608,7 @@ def run_party(
         write_config(folder, config_to_yaml(config), private=config.hides_columns)
         begun = Beginning.noted(folder, going_on=going_on)
         begin_others(team)
-        check_alike(team, name, alike(config, run.settings.data, overwrite=overwrite))
+        check_workers_alike(team, name, alike(config, run.settings.data, overwrite=overwrite))
         written: int | None = None
         if team.size > 1 and run.was_at_its_end():
             # Before partners are waited for: workers that have parted over a partner's end could not do it together.

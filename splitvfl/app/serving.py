@@ -54,7 +54,7 @@ from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.scorer import Scorer
 from splitvfl.report.releases import Release
 from splitvfl.run.prediction import MOST_RETRIES, ActivePrediction, PassivePrediction, PredictionSettings
-from splitvfl.run.teamwork import check_alike
+from splitvfl.run.teamwork import check_workers_alike
 from splitvfl.team.team import Alone, Team
 
 
@@ -187,7 +187,7 @@ def prepare_prediction(
     if team.size > 1:
         apart = lie_apart(str(files.records))
         terms = alike(config, {}, overwrite=files.overwrite)
-        check_alike(team, name, terms | scored_terms(read, half.schema.digest, apart=apart))
+        check_workers_alike(team, name, terms | scored_terms(read, half.schema.digest, apart=apart))
     shared = records_of_team(read, team, apart=apart)
     scored = shared.own
     party = half.party(

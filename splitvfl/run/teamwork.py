@@ -102,7 +102,7 @@ def _alive(links: Mapping[str, Correspondent]) -> bool:
     return all(getattr(link, "ended", None) is None for link in links.values())
 
 
-def check_alike(team: Team, party: str, terms: Mapping[str, str]) -> None:
+def check_workers_alike(team: Team, party: str, terms: Mapping[str, str]) -> None:
     """Check that all workers of a party have the same settings.
 
     Raises:
