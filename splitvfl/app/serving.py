@@ -27,6 +27,7 @@ from splitvfl.app.records import own_data
 from splitvfl.app.saved_model import SavedHalf, load_half
 from splitvfl.app.scoring import check_own_defenses, loss_of_half, memoised_noise, scorer_of
 from splitvfl.app.scoring_team import (
+    TeamRecords,
     TeamTally,
     check_defended_by_workers,
     check_scored_by_workers,
@@ -37,7 +38,7 @@ from splitvfl.app.scoring_team import (
 )
 from splitvfl.app.workers import alike
 from splitvfl.config.sections import ExperimentConfig, HookConfig, NetworkConfig, PartyConfig
-from splitvfl.cut.memoised import check_memoised
+from splitvfl.cut.memoised import MemoisedNoise, check_memoised
 from splitvfl.data.columns import PartyData
 from splitvfl.data.joint_records import ID_COLUMN, check_like, own_tables
 from splitvfl.data.new_records import NamedBy, NewRecords, named_in_tables, read_new_records
@@ -46,13 +47,14 @@ from splitvfl.data.sets import TABLES
 from splitvfl.data.shards import lie_apart
 from splitvfl.data.store import open_party
 from splitvfl.errors import ConfigError, PrivacyError
+from splitvfl.exchange.roll_call import Vouching
 from splitvfl.exchange.scoring import ACTIVE, COORDINATOR
 from splitvfl.net.meeting import Meeting
 from splitvfl.party.attaching import attach_defense, check_clips
 from splitvfl.party.direction import check_awaited
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.scorer import Scorer
-from splitvfl.report.releases import Release
+from splitvfl.report.releases import Release, Reserve
 from splitvfl.run.prediction import MOST_RETRIES, ActivePrediction, PassivePrediction, PredictionSettings
 from splitvfl.run.teamwork import check_workers_alike
 from splitvfl.team.team import Alone, Team
@@ -176,49 +178,95 @@ def prepare_prediction(
     check_own_limits(config, name)
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
+    run = folder_of(files.model)
+    promised = was_promised(run, config)
     if team.size > 1:
-        check_scored_by_workers(config, promised=was_promised(folder_of(files.model), config))
+        check_scored_by_workers(config, promised=promised)
     half = load_half(files.model)
     partners = partners_of(half, name, config.parties, config.source)
     if name == config.active and config.scorer == COORDINATOR:
         partners = (*partners, COORDINATOR)
-    scores_here = name == config.scorer != config.active
-    read, apart = records_to_score(config, name, half, replace(files, records=own_file(files.records, team))), False
-    if team.size > 1:
-        apart = lie_apart(str(files.records))
-        terms = alike(config, {}, overwrite=files.overwrite)
-        check_workers_alike(team, name, terms | scored_terms(read, half.schema.digest, apart=apart))
-    shared = records_of_team(read, team, apart=apart)
-    scored = shared.own
-    party = half.party(
-        scored.data, device=choose_device(config.train.device), own=config.model, own_loss=config.train.loss
-    )
-    elsewhere = config.scorer != config.active
-    clip = config.exchange.activation_clip
-    defend_predictions(party, config.defenses, config.folder, activation_clip=clip, scores=not elsewhere)
-    if team.size > 1:
-        check_defended_by_workers(config, party)
-    reserve = put_by(folder_of(files.model), config)
-    if reserve is not None and isinstance(party, PassiveParty):
-        add_noise(party, reserve, number=len(config.defenses))
-    if elsewhere and was_promised(folder_of(files.model), config):
+    shared = _shared_records(config, name, half, files, team)
+    reserve = put_by(run, config)
+    party = _defended_party(config, half, shared.own, team, reserve)
+    if promised and config.scorer != config.active:
         raise PrivacyError(
-            f"{folder_of(files.model)}: noise was calculated for this training, and covers no prediction whose scores "
+            f"{run}: noise was calculated for this training, and covers no prediction whose scores "
             f"{config.scorer} computes; nothing was sent. Let the label party compute them (prediction.scores_by: "
             f"{ACTIVE})"
         )
     addresses = AddressBook(config, name, PREDICTION, worker=team.rank, workers=team.size)
     meeting = addresses.meeting(notify)
-    settings = PredictionSettings(
+    settings = _settings(config, half, network, vouching=addresses.vouching(meeting), reserve=reserve)
+    after = AfterTraining(run, _released(config, half, run, settings, party), reserve, files.not_covered, notify)
+    after.check()
+    if isinstance(party, PassiveParty):
+        counting = Counting.over_a_network(config, half, run, notify)
+        counted = counting.call(shared.names, shared.own.named_by, records=shared.parts) if team.rank == 0 else None
+        party.tally = counted if team.size == 1 else TeamTally(team, shared.own.data.test.count, counted)
+    return Service(
+        party,
+        shared.own,
+        settings,
+        meeting,
+        partners,
+        files.out if team.rank == 0 else None,
+        notify,
+        after,
+        names=shared.names,
+        parts=shared.parts,
+        scorer=_scorer(config, half, party, memoised_noise(config, run, notify)) if name == config.scorer else None,
+        team=team,
+    )
+
+
+def _shared_records(
+    config: ExperimentConfig, name: str, half: SavedHalf, files: PredictionFiles, team: Team
+) -> TeamRecords:
+    """Return the records that this worker scores, of which all workers say that they are parts of the same."""
+    read = records_to_score(config, name, half, replace(files, records=own_file(files.records, team)))
+    if team.size == 1:
+        return records_of_team(read, team, apart=False)
+    apart = lie_apart(str(files.records))
+    terms = alike(config, {}, overwrite=files.overwrite)
+    check_workers_alike(team, name, terms | scored_terms(read, half.schema.digest, apart=apart))
+    return records_of_team(read, team, apart=apart)
+
+
+def _defended_party(
+    config: ExperimentConfig, half: SavedHalf, scored: NewRecords, team: Team, reserve: Reserve | None
+) -> ActiveParty | PassiveParty:
+    """Return the party with its trained model, the records, and the defenses of what it sends in a prediction."""
+    party = half.party(
+        scored.data, device=choose_device(config.train.device), own=config.model, own_loss=config.train.loss
+    )
+    defend_predictions(
+        party,
+        config.defenses,
+        config.folder,
+        activation_clip=config.exchange.activation_clip,
+        scores=config.scorer == config.active,
+    )
+    if team.size > 1:
+        check_defended_by_workers(config, party)
+    if reserve is not None and isinstance(party, PassiveParty):
+        add_noise(party, reserve, number=len(config.defenses))
+    return party
+
+
+def _settings(
+    config: ExperimentConfig, half: SavedHalf, network: NetworkConfig, *, vouching: Vouching, reserve: Reserve | None
+) -> PredictionSettings:
+    return PredictionSettings(
         learned=half.learned,
         run=half.schema.run,
         step=half.schema.step,
         epoch=half.schema.epoch,
         publish=network.publish_scores,
         masked=config.exchange.factory.hides_parts,
-        vouching=addresses.vouching(meeting),
+        vouching=vouching,
         scores_by=config.prediction.scores_by,
-        loss=loss_of_half(config, half) if elsewhere else "",
+        loss=loss_of_half(config, half) if config.scorer != config.active else "",
         memoised=config.memoised_scores,
         direction_by=config.prediction.direction_by,
         noise=None if reserve is None else reserve.sigma,
@@ -226,40 +274,25 @@ def prepare_prediction(
         meeting_s=network.meeting_s,
         retries=min(network.retries, MOST_RETRIES),
     )
-    run = folder_of(files.model)
-    released = _released(config, half, run, settings, party)
-    after = AfterTraining(run, released, reserve, files.not_covered, notify)
-    after.check()
+
+
+def _scorer(
+    config: ExperimentConfig, half: SavedHalf, party: ActiveParty | PassiveParty, memoised: MemoisedNoise | None
+) -> Scorer | None:
+    """Return what computes the scores at a passive party that does, with its defenses of them.
+
+    At the label party it is the party itself, which gets its noise here.
+    """
     if isinstance(party, PassiveParty):
-        counting = Counting.over_a_network(config, half, run, notify)
-        counted = counting.call(shared.names, scored.named_by, records=shared.parts) if team.rank == 0 else None
-        party.tally = counted if team.size == 1 else TeamTally(team, scored.data.test.count, counted)
-    memoised = memoised_noise(config, run, notify) if name == config.scorer else None
-    scorer = (
-        scorer_of(config, name, half.learned, recipe=half.recipe(config.model), noise=memoised) if scores_here else None
-    )
-    if memoised is not None and isinstance(party, ActiveParty):
+        recipe = half.recipe(config.model)
+        scorer = scorer_of(config, party.name, half.learned, recipe=recipe, noise=memoised)
+        check_awaited(scorer.scores, config.prediction.direction_by)
+        return scorer
+    if memoised is not None:
         check_memoised(party.scores)
         party.score_noise = memoised
-    if name == config.scorer:
-        computing = party if scorer is None else scorer
-        assert not isinstance(computing, PassiveParty), "it computes the scores"
-        check_awaited(computing.scores, config.prediction.direction_by)
-    out = files.out if team.rank == 0 else None
-    return Service(
-        party,
-        scored,
-        settings,
-        meeting,
-        partners,
-        out,
-        notify,
-        after,
-        names=shared.names,
-        parts=shared.parts,
-        scorer=scorer,
-        team=team,
-    )
+    check_awaited(party.scores, config.prediction.direction_by)
+    return None
 
 
 def _released(
