@@ -263,6 +263,7 @@ class Listener:
         self._doors = {peer: threading.Lock() for peer in peers}
         self._refusals: dict[str, str] = {}
         self._refused: Counter[str] = Counter()
+        self._going = False
         self._server: Any = None
         self._workers: Any = None
 
@@ -291,6 +292,10 @@ class Listener:
             stream.end("this party listens no longer")
         self._server.stop(self._times.probe_s).wait()
         self._workers.shutdown(wait=False)
+
+    def greet_nobody(self) -> None:
+        """Ask whoever dials from now on to try again later: this party is about to go."""
+        self._going = True
 
     def accept(self, peer: str, *, timeout: float) -> Link:
         """Return a link with a party that has dialled, or as soon as it does, within ``timeout`` seconds.
@@ -379,6 +384,8 @@ class Listener:
                 f"{shown_text(peer)}"
             )
         check_fit(self._hello, theirs, peer)
+        if self._going:
+            raise LinkError(f"{self._hello.party} is about to go; if it is started again, it listens again")
         with self._doors[peer]:
             self._replace(peer)
             self._reply(stream, peer)

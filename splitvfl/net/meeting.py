@@ -164,6 +164,10 @@ class Meeting:
             # A lost link quotes no data; other errors may.
             why = str(error) if isinstance(error, LinkError) else f"{type(error).__name__}, {reason}"
             _log.warning("%s: links closed: %s", self._hello.party, why)
+            # What is no matter of links ends this party. A partner that came back while it takes leave would be greeted
+            # for nothing, and count that among the breaks after which it gives up.
+            if self._listener is not None and not self._lasting and not isinstance(error, LinkError | ProtocolError):
+                self._listener.greet_nobody()
             together = len(links) == len(self._partners) and not self._lasting
             for link in links.values():
                 link.close(reason, final=_is_final(error, together=together))

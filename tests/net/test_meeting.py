@@ -92,3 +92,44 @@ def test_who_is_left_by_one_tells_the_others_whether_to_dial_again(
         with pytest.raises(SplitVFLError, match="the shop "):
             shop.result(ENOUGH_S)
     assert "other terms" not in str(caught.value), "what one party says of its data goes to nobody else"
+
+
+@pytest.mark.parametrize(
+    ("error", "greeted"),
+    [(KeyboardInterrupt(), False), (DataError("the columns have changed"), False), (LinkError("a link broke"), True)],
+)
+def test_who_is_about_to_go_greets_nobody_and_who_meets_again_does(error: BaseException, greeted: bool) -> None:
+    """Else a partner that comes back at once would be greeted, and dropped, until it had no tries left."""
+    place = Meeting(
+        Hello("bank", "credit", "active"), [Partner("lab", "lab")], HERE, listen="127.0.0.1:0", wait_s=ENOUGH_S
+    )
+
+    def met() -> Meeting:
+        assert place.port is not None
+        partner = Partner("bank", "bank", f"127.0.0.1:{place.port}")
+        return Meeting(Hello("lab", "credit", "passive"), [partner], HERE, wait_s=1.0)
+
+    def visit(lab: Meeting, linked: Event, over: Event) -> None:
+        with lab, lab.meet():
+            linked.set()
+            assert over.wait(ENOUGH_S)
+
+    def meet_and_end() -> None:
+        with place.meet():
+            assert linked.wait(ENOUGH_S)
+            raise error
+
+    linked, over = Event(), Event()
+    with place, ThreadPoolExecutor() as pool:
+        visiting = pool.submit(visit, met(), linked, over)
+        with pytest.raises(type(error)):
+            meet_and_end()
+        over.set()
+        visiting.result(ENOUGH_S)
+        again = met()
+        if greeted:
+            with again, again.meet():
+                pass
+        else:
+            with again, pytest.raises(LinkError, match="bank is about to go; if it is started again"), again.meet():
+                pass
