@@ -10,12 +10,9 @@ three ways are timed in turn. Run ``python -m scripts.bench.tables [--quick] [--
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections.abc import Callable
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from functools import partial
 from statistics import median
 from typing import Final
 
@@ -24,18 +21,15 @@ from torch import Tensor, nn
 
 from scripts.bench.cut import DIM, FIELDS, ROWS
 from scripts.bench.measuring import Result, main
+from scripts.bench.team import done_by_workers
 from scripts.bench.training import zipf
 from splitvfl.learning.optimizers import RowWiseAdagrad
 from splitvfl.models.wide_deep import FieldTable
-from splitvfl.system.allocator import keep_large_blocks
 from splitvfl.team.sharded_table import ShardedTable
 from splitvfl.team.team import Team
-from splitvfl.team.workers import Workers
 
-WORKERS: Final = 2
 CASES: Final = ((4096, "Zipf", 21), (4096, "uniform", 21), (65_536, "Zipf", 9), (65_536, "uniform", 9))
 QUICK_CASES: Final = ((256, "Zipf", 2),)
-LIMIT_S: Final = 600.0
 
 # A replicated step, a divided one, and one of a single process.
 Times = tuple[list[float], list[float], list[float]]
@@ -44,29 +38,13 @@ Times = tuple[list[float], list[float], list[float]]
 def measure(quick: bool) -> list[Result]:
     """Return every row; ``quick`` takes few fields, records and runs."""
     cases, fields = (QUICK_CASES, 2) if quick else (CASES, FIELDS)
-    processes = get_context("forkserver")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    here, there = processes.Pipe(duplex=False)
-    workers = [processes.Process(target=_worker, args=(rank, port, cases, fields, there)) for rank in range(WORKERS)]
-    for worker in workers:
-        worker.start()
-    try:
-        rows = [row for case in cases for row in _rows(case, _times(here))]
-        for worker in workers:
-            worker.join(LIMIT_S)
-    finally:
-        for worker in workers:
-            worker.kill()
-    return rows
+    found = done_by_workers(partial(_timed, cases=cases, fields=fields))
+    return [row for case, times in zip(cases, found, strict=True) for row in _rows(case, times)]
 
 
-def _times(here: Connection) -> Times:
-    if not here.poll(LIMIT_S):
-        raise TimeoutError("the workers do not come to an end")
-    times: Times = here.recv()
-    return times
+def _timed(team: Team, *, cases: tuple[tuple[int, str, int], ...], fields: int) -> list[Times]:
+    ways = _Ways(team, fields)
+    return [ways.times(batch, kind, runs) for batch, kind, runs in cases]
 
 
 def _rows(case: tuple[int, str, int], times: Times) -> list[Result]:
@@ -86,22 +64,6 @@ def _rows(case: tuple[int, str, int], times: Times) -> list[Result]:
             note=f"{note}, {ratios[0]:.2f} to {ratios[-1]:.2f}",
         ),
     ]
-
-
-def _worker(rank: int, port: int, cases: tuple[tuple[int, str, int], ...], fields: int, answers: Connection) -> None:
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    torch.set_num_threads(1)
-    keep_large_blocks()
-    variables = {"RANK": rank, "WORLD_SIZE": WORKERS, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    environment = {key: str(value) for key, value in variables.items()}
-    os.environ |= environment
-    with Workers(WORKERS, party="bench", environment=environment, wait_s=LIMIT_S) as team:
-        ways = _Ways(team, fields)
-        for batch, kind, runs in cases:
-            times = ways.times(batch, kind, runs)
-            if rank == 0:
-                answers.send(times)
 
 
 class _Ways:
