@@ -18,6 +18,7 @@ from splitvfl.team.workers import Workers
 T = TypeVar("T")
 
 WORKERS: Final = 2
+PROCESSES = get_context("forkserver")
 LIMIT_S: Final = 600.0
 
 
@@ -30,12 +31,11 @@ def done_by_workers(work: Callable[[Team], T]) -> T:
     Raises:
         RuntimeError: If they do not come to an end, or one fails.
     """
-    processes = get_context("forkserver")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    here, there = processes.Pipe(duplex=False)
-    workers = [processes.Process(target=_worker, args=(rank, port, work, there)) for rank in range(WORKERS)]
+    here, there = PROCESSES.Pipe(duplex=False)
+    workers = [PROCESSES.Process(target=_worker, args=(rank, port, work, there)) for rank in range(WORKERS)]
     for worker in workers:
         worker.start()
     try:

@@ -8,35 +8,41 @@ from typing import Any
 
 import pytest
 
-from scripts.bench import dense, tables
+from scripts.bench import dense, tables, team
 from scripts.bench.measuring import main
 from scripts.bench.team import done_by_workers
 from splitvfl.team.team import Team
+from tests.run.forked import FORKS
 
 
-@pytest.mark.parametrize(
-    ("bench", "units"), [(tables, ["ms", "ms", "ms", "ratio"]), (dense, ["ms", "ms", "ratio", "ratio"])]
-)
-def test_quick_run_writes_every_row(bench: Any, units: list[str], tmp_path: Path) -> None:
-    out = tmp_path / "rows.json"
+@pytest.fixture(autouse=True)
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a process that has imported everything: imports would take most of the time."""
+    monkeypatch.setattr(team, "PROCESSES", FORKS)
 
+
+def rows_of(bench: Any, out: Path) -> list[dict[str, Any]]:
     main("weights", bench.measure, ["--quick", "--json", str(out)])
-
-    rows = json.loads(out.read_text())["results"]
-    assert [row["unit"] for row in rows] == units
+    rows: list[dict[str, Any]] = json.loads(out.read_text())["results"]
     assert all(row["value"] > 0 for row in rows)
+    return rows
 
 
-def test_two_workers_keep_half_of_dense_weights_each() -> None:
-    *_, kept = dense.measure(quick=True)
+def test_a_quick_run_of_tables_writes_every_row(tmp_path: Path) -> None:
+    assert [row["unit"] for row in rows_of(tables, tmp_path / "rows.json")] == ["ms", "ms", "ms", "ratio"]
+
+
+def test_a_quick_run_of_dense_weights_writes_every_row_and_each_worker_keeps_half(tmp_path: Path) -> None:
+    rows = rows_of(dense, tmp_path / "rows.json")
+    assert [row["unit"] for row in rows] == ["ms", "ms", "ratio", "ratio"]
     # Of 32 x 256 + 32 + 8 x 32 + 8 weights, and Adam's two numbers for each; it counts steps once for each of 4.
-    assert kept.value == pytest.approx(0.5, abs=1e-3)
+    assert rows[-1]["value"] == pytest.approx(0.5, abs=1e-3)
 
 
-def failing(team: Team) -> None:
-    if team.rank:
+def failing(own: Team) -> None:
+    if own.rank:
         raise SystemExit(3)
-    team.collect(b"")
+    own.collect(b"")
 
 
 def test_a_worker_that_fails_ends_the_benchmark() -> None:
