@@ -21,6 +21,8 @@ from splitvfl.net.pipes import Cause, Pipe, PipeEnded, PipeTimeout
 WAITING_FRAMES: Final = 4
 WAITING_MESSAGES: Final = 4
 
+# Frames that may still be read when the carrier is over: no more of them than it had room for.
+_ALL: Final = 1 << 30
 # How long a party that takes its leave waits for its last word to be heard, and the other one to hear it.
 _LINGER_S: Final = 2.0
 GONE: Final = "it went without a word, or the network between did"
@@ -76,8 +78,9 @@ class Stream:
         self.outgoing.end(cause, drop=True)
 
     def finish(self) -> None:
-        """Note that nothing is carried any more."""
+        """Note that nothing is carried any more: what has arrived is read to its end, whether or not it is awaited."""
         self.over.set()
+        self.incoming.make_room(_ALL)
         self.outgoing.end(GONE, drop=True)
 
     def end(self, cause: str, last: bytes | None = None) -> None:

@@ -164,9 +164,10 @@ class Meeting:
             # A lost link quotes no data; other errors may.
             why = str(error) if isinstance(error, LinkError) else f"{type(error).__name__}, {reason}"
             _log.warning("%s: links closed: %s", self._hello.party, why)
-            # What is no matter of links ends this party. A partner that came back while it takes leave would be greeted
-            # for nothing, and count that among the breaks after which it gives up.
-            if self._listener is not None and not self._lasting and not isinstance(error, LinkError | ProtocolError):
+            # What is no matter of links, or would be the same another time, ends this party. A partner that came back
+            # while it takes leave would be greeted for nothing, and count that as one of the breaks that it bears.
+            again = isinstance(error, LinkError | ProtocolError) and not getattr(error, "final", False)
+            if self._listener is not None and not self._lasting and not again:
                 self._listener.greet_nobody()
             together = len(links) == len(self._partners) and not self._lasting
             for link in links.values():

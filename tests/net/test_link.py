@@ -248,6 +248,23 @@ def test_who_sends_waits_for_a_last_word_that_is_still_being_read() -> None:
         link.send(Message("bank", "telecom", "gradient", 0, torch.zeros(1)), timeout=ENOUGH)
 
 
+def test_a_last_word_is_found_behind_more_frames_than_there_is_room_for() -> None:
+    stream, read = Stream(), threading.Event()
+
+    def arriving() -> Iterator[bytes]:
+        yield from [b"\0" * 9] * (WAITING_FRAMES + 3)
+        yield bye_frame("no more of these", final=True)
+        read.set()
+
+    threading.Thread(target=stream.read, args=(arriving(),), daemon=True).start()
+    assert not read.wait(0.1), "it waits for somebody who takes them"
+    stream.finish()
+    link = Link(stream, own=BANK, theirs=TELECOM, hang_up=lambda: None)
+    with pytest.raises(RefusedError, match="no more of these"):
+        link.send(Message("bank", "telecom", "gradient", 0, torch.zeros(1)), timeout=ENOUGH)
+    assert read.wait(ENOUGH)
+
+
 def test_pings_are_answered_and_a_flood_of_them_takes_no_memory() -> None:
     stream, heard_all = Stream(), threading.Event()
 

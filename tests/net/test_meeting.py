@@ -9,7 +9,7 @@ from threading import Event
 import pytest
 import torch
 
-from splitvfl.errors import DataError, LinkError, RefusedError, SplitVFLError
+from splitvfl.errors import DataError, LinkError, RefusedError, SplitVFLError, TeamError
 from splitvfl.messaging.conversation import Expected
 from splitvfl.net.frames import Hello
 from splitvfl.net.meeting import Meeting, Partner
@@ -96,7 +96,12 @@ def test_who_is_left_by_one_tells_the_others_whether_to_dial_again(
 
 @pytest.mark.parametrize(
     ("error", "greeted"),
-    [(KeyboardInterrupt(), False), (DataError("the columns have changed"), False), (LinkError("a link broke"), True)],
+    [
+        (KeyboardInterrupt(), False),
+        (DataError("the columns have changed"), False),
+        (TeamError("worker 1 is gone", final=True), False),
+        (LinkError("a link broke"), True),
+    ],
 )
 def test_who_is_about_to_go_greets_nobody_and_who_meets_again_does(error: BaseException, greeted: bool) -> None:
     """Else a partner that comes back at once would be greeted, and dropped, until it had no tries left."""
