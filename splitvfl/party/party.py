@@ -113,6 +113,7 @@ class Party(ABC):
         self.autocast: torch.dtype | None = None
         self.wire: torch.dtype | None = None
         self.divides = False
+        self._was_divided = False
         self.held = module
         self.best = BestWeights(module)
         self.one_by_one = False
@@ -162,6 +163,17 @@ class Party(ABC):
         divided = {id(table.rows) for table in self._tables} | {id(weight) for weight, _ in self._divided}
         self._weights = [weight for weight in self.module.parameters() if id(weight) not in divided]
 
+    @property
+    def is_to_be_divided(self) -> bool:
+        """Whether dense weights are to be divided among the workers, and are not yet."""
+        return self.divides and self.team.size > 1 and not self._was_divided
+
+    @property
+    def divided(self) -> frozenset[str]:
+        """Names, in its model's state, of what each worker holds a part of."""
+        tables = {f"{name}.rows" if name else "rows" for name in sharded_tables(self.module)}
+        return frozenset(tables | divided_weights(self.module).keys())
+
     def divide_weights(self) -> None:
         """Keep a part of each dense weight from now on, if that was asked for; no worker waits for another.
 
@@ -170,9 +182,9 @@ class Party(ABC):
         Raises:
             ArgumentError: If one of the weights cannot be divided.
         """
-        if not self.divides or self.team.size == 1 or self._divided:
+        if not self.is_to_be_divided:
             return
-        self.held = self.team.divide(self.module)
+        self.held, self._was_divided = self.team.divide(self.module), True
         self.best = BestWeights(self.held)
         self.optimizer = optimizer_of(self.held, self._factory)
         self._look_up_weights()

@@ -17,7 +17,7 @@ from typing import Any, Generic
 
 from splitvfl.crypto.refusals import Refusals, journal_of
 from splitvfl.data.digests import refuse_changed_data
-from splitvfl.errors import DataError, LinkError, ProtocolError
+from splitvfl.errors import ArgumentError, ConfigError, DataError, LinkError, ProtocolError
 from splitvfl.exchange.base import Exchange, Side, checked_side
 from splitvfl.exchange.evaluation import EvaluationPlan
 from splitvfl.exchange.handshake import (
@@ -254,9 +254,12 @@ class PartyRun(Training, Generic[P]):
             ConfigError: If its model is not one that this exchange can train.
         """
         assert self._own is not None, "it was built at the introduction"
-        if self.party.divides and self.party.held is self.party.module:
+        if self.party.is_to_be_divided:
             self.party.share_with_workers()  # of what is divided nobody has the whole any more
-            self.party.divide_weights()
+            try:
+                self.party.divide_weights()
+            except ArgumentError as error:
+                raise ConfigError(f"model.dense: sharded: {error}") from error
         if self._side is None:
             self._side = self._own.side = self._take_side()
         self._side.keep_in(self.settings.folder)
@@ -334,6 +337,9 @@ class PartyRun(Training, Generic[P]):
     def _go_on_from(self, chosen: HeldCheckpoints) -> None:
         (step,) = chosen.steps
         found = checkpoint.steps(self._folder.checkpoints)
+        # A first one that some workers lack: nothing was sent before all had theirs, and all begin again.
+        if not step and b"" in self.team.collect(b"here" if step in found else b""):
+            found = {}
         if step in found:
             self._take_up(found[step], alone=False)
             for later in (path for number, path in found.items() if number > step):
@@ -348,6 +354,7 @@ class PartyRun(Training, Generic[P]):
         self._monitor = Monitor(log, resume_at=(self._offset, step) if step in found and log is not None else None)
         if step not in found or not step:
             self.save_checkpoint()  # under the number of this run
+            self.team.collect(b"saved")
         self._saved = step
         if step:
             self.notify(f"going on from step {step}")
@@ -374,7 +381,7 @@ class PartyRun(Training, Generic[P]):
             chain.draw_generators(self.party.device)  # else a run that goes back to its beginning would draw others
         party = self.party.state_dict()
         if self.step:  # a first checkpoint may be there at some workers only, who begin again then
-            party = without_shared(party, self.team)
+            party = without_shared(party, self.team, own=self.party.divided)
         parts = {"run": self._state(), "party": party, "hooks": self.party.hook_state()}
         checkpoint.save(self._folder.checkpoints, self.step, parts, keep=KEPT_CHECKPOINTS)
         self._saved = self.step

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,12 +26,14 @@ _ELSEWHERE: Final = "worker 0 has what has this SHA-256"
 _LEAST: Final = 1024
 
 
-def without_shared(state: Mapping[str, Any], team: Team) -> dict[str, Any]:
+def without_shared(state: Mapping[str, Any], team: Team, *, own: Collection[str] = ()) -> dict[str, Any]:
     """Return a state without what worker 0 has in its own in the same place; at worker 0 as it is: all together.
 
     Args:
         state: Tensors, numbers, strings, lists and dicts of them.
         team: The workers.
+        own: Keys under which nothing is left out: parts of weights that each worker has for itself, and may be asked
+            for when worker 0's checkpoint is not at hand.
 
     Raises:
         TeamError: If a worker could not go on, or is gone.
@@ -41,7 +43,7 @@ def without_shared(state: Mapping[str, Any], team: Team) -> dict[str, Any]:
     found: dict[str, str] = {}
 
     def note(place: str, tensor: Tensor) -> Tensor:
-        if tensor.numel() * tensor.element_size() >= _LEAST:
+        if tensor.numel() * tensor.element_size() >= _LEAST and place.rpartition("/")[2] not in own:
             found[place] = _digest(tensor)
         return tensor
 
@@ -64,6 +66,8 @@ def with_shared(state: Mapping[str, Any], team: Team) -> dict[str, Any]:
         TeamError: If a worker could not go on, or is gone.
     """
     missing = _missing(state)
+    if team.size == 1:
+        return dict(state)
     said = [json.loads(one) for one in team.collect(json.dumps(missing).encode())]
     forms = {place: one for wanted in said for place, one in wanted.items()}
     own: dict[str, Tensor] = {}
@@ -155,10 +159,18 @@ def _changed(
     if isinstance(value, dict):
         if _ELSEWHERE in value:
             return elsewhere(place, value)
-        return {key: _changed(one, tensors, elsewhere, f"{place}/{key}") for key, one in value.items()}
+        return _alike(value, {key: _changed(one, tensors, elsewhere, f"{place}/{key}") for key, one in value.items()})
     if isinstance(value, list | tuple):
         return type(value)(_changed(one, tensors, elsewhere, f"{place}/{at}") for at, one in enumerate(value))
     return value
+
+
+def _alike(before: dict[Any, Any], changed: dict[Any, Any]) -> dict[Any, Any]:
+    """Return a dict of the same type: that of a module's state says of which version each layer is."""
+    found = type(before)(changed)
+    if hasattr(before, "_metadata"):
+        found._metadata = before._metadata  # type: ignore[attr-defined]
+    return found
 
 
 def _digest(tensor: Tensor) -> str:

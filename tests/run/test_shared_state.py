@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,22 @@ def test_a_worker_keeps_what_is_not_as_at_worker_0(tmp_path: Path) -> None:
     for rank, state in enumerate(workers(3, work)):
         assert isinstance(state["weight"], Tensor)
         assert torch.signbit(state["weight"]).all() == (rank > 0)
+
+
+def test_parts_that_happen_to_be_alike_stay(tmp_path: Path) -> None:
+    """A layer whose weights are all ones, say: a worker gives its part for the half when worker 0's is not at hand."""
+
+    def work(team: Team) -> Any:
+        weights = OrderedDict(scale=torch.ones(500), other=torch.ones(500))
+        weights._metadata = {"": {"version": 2}}  # type: ignore[attr-defined]
+        state = {"module": weights, "kept": dict(weights)}
+        return without_the_others(without_shared(state, team, own={"scale"}))
+
+    for state in workers(2, work)[1:]:
+        for weights in (state["module"], state["kept"]):
+            assert torch.equal(weights["scale"], torch.ones(500))
+            assert torch.equal(weights["other"], torch.zeros(500)), "worker 0 has it, and writes it"
+        assert state["module"]._metadata == {"": {"version": 2}}
 
 
 def test_another_folder_in_the_place_of_worker_0s_is_noticed(tmp_path: Path) -> None:
