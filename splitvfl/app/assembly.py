@@ -76,6 +76,7 @@ class Assembly:
         self._data: dict[str, PartyData] = {data.name: data}
         self.exchange = exchange_of(config.exchange, rows=self.batch_size, noise=self.noise, vouching=vouching)
         own_optimizer = train.embedding_optimizer is not None
+        self._workers = (team or Alone()).size
         dividing = self._dividing(team or Alone())
         self.models = Models(config.model, self.exchange, own_optimizer=own_optimizer, team=dividing)
 
@@ -158,7 +159,18 @@ class Assembly:
                     party.output_width()
             self._keep_in_ball(party)
         party.divides = self._config.model.recipe.dense == "sharded"
+        if party.divides and self._workers > 1:
+            self._check_dividable(party)
         return party
+
+    def _check_dividable(self, party: PassiveParty) -> None:
+        """Refuse a bottom whose dense weights are to be divided and cannot be, before anybody is met."""
+        from splitvfl.team.sharded_dense import check_dividable  # takes half as long to import as all of torch
+
+        try:
+            check_dividable(party.module)
+        except ArgumentError as error:
+            raise ConfigError(f"{self._config.source}: model.dense: sharded: {party.name}: {error}") from error
 
     def _check_noise(self, data: PartyData, task: Task) -> None:
         self._data[data.name] = data

@@ -5,12 +5,14 @@ computes, its weights are put together, and given up again behind it; in the bac
 over the workers, and each worker gets its part of the sum. What is kept between two layers, weights, gradients and the
 optimiser's state, is 1/W of what one process keeps.
 
-Whatever calls such a model, forward or backward, all workers do together: those without records with no rows.
+Whatever calls such a model, forward or backward, all workers do together: those without records with no rows. All call
+the same layers in the same order: a model that skips a layer for some records cannot be divided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 import torch
@@ -30,7 +32,7 @@ _CONTAINERS: Final = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _LISTS: Final = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
-def divide(module: nn.Module, group: dist.ProcessGroup) -> nn.Module:
+def divide(module: nn.Module, group: dist.ProcessGroup, called: Callable[[int], None] = lambda unit: None) -> nn.Module:
     """Divide a model's dense weights among workers, in place. Tables with sparse gradients stay as they are.
 
     No worker waits for another here. All of them hold the same weights before.
@@ -38,48 +40,94 @@ def divide(module: nn.Module, group: dist.ProcessGroup) -> nn.Module:
     Args:
         module: The model, on the CPU.
         group: The workers.
+        called: Told, whenever weights are put together, of which part of the model, by number.
 
     Returns:
         What this worker holds of the model, as one with the same layers, weights and buffers by name: for its optimiser
         and for checkpoints, and not to be called.
 
     Raises:
-        ArgumentError: If two layers share a weight, a layer works in place or keeps something besides weights and
-            buffers, or torch cannot divide one of the weights. A function that changes a layer's output in place is not
-            noticed, but by a warning of torch's where that output is a view.
+        ArgumentError: As :func:`check_dividable`, or if torch cannot divide one of the weights.
     """
-    _check(module)
-    tables = {*sparse_parameters(module), *(table.rows for table in sharded_tables(module).values())}
+    check_dividable(module)
+    tables = _tables(module)
+    if all(weight in tables for weight in module.parameters()):
+        return module
     mesh = DeviceMesh.from_group(group, "cpu")
+    units = [*_units(module), module]
     try:
-        for layer in (*_units(module), module):
+        for layer in units:
             # The outermost too: it would keep its weights as a whole after an evaluation, whatever is loaded then.
             fully_shard(layer, mesh=mesh, reshard_after_forward=True, ignored_params=tables)
-    except (NotImplementedError, ValueError) as error:
+    except (NotImplementedError, RuntimeError, ValueError) as error:
         raise ArgumentError(f"torch's fully_shard cannot divide it: {error}") from error
-    for layer in module.modules():
-        if isinstance(layer, FSDPModule):
-            # Each worker's gradient is its part of the batch's: they are added up, and no mean is taken, which gloo
-            # could not do on the way.
-            layer.set_gradient_divide_factor(1.0)
-            layer.set_force_sum_reduction_for_comms(True)
-            # A weight that some workers' records train, and others' do not, is added up at all of them.
-            layer.set_reduce_scatter_unused_params(True, recurse=False)
+    for number, layer in enumerate(units):
+        assert isinstance(layer, FSDPModule), "it was made one just now"
+        # Each worker's gradient is its part of the batch's: they are added up, and no mean is taken, which gloo could
+        # not do on the way.
+        layer.set_gradient_divide_factor(1.0)
+        layer.set_force_sum_reduction_for_comms(True)
+        # Within a layer that all workers call, a weight that the records of some do not train is added up at all.
+        layer.set_reduce_scatter_unused_params(True, recurse=False)
+        layer.register_forward_pre_hook(partial(_tell, number, called), prepend=True)
     return _held(module)
 
 
-def _check(module: nn.Module) -> None:
+def _tell(number: int, called: Callable[[int], None], *_: object) -> None:
+    called(number)
+
+
+def check_dividable(module: nn.Module) -> None:
+    """Refuse a model of which it is known that it would not compute what it computes as a whole.
+
+    Not everything can be seen. A function that changes a layer's output in place is not noticed, but by a warning of
+    torch's where that output is a view; nor is a forward pass that changes a weight, or reads one of a layer that it
+    does not call.
+
+    Raises:
+        ArgumentError: If two layers share a weight, or a layer works in place, changes its weights as it reads them,
+            keeps something besides weights and buffers, or has a weight without a dimension or trained weights of two
+            dtypes; or if this is an older torch.
+    """
+    if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
+        raise ArgumentError(f"it takes torch 2.13 or later, and this is {torch.__version__}")
     seen: dict[int, str] = {}
     for name, weight in module.named_parameters(remove_duplicate=False):
         other = seen.setdefault(id(weight), name)
         if other != name:
             raise ArgumentError(f"{other} and {name} are one weight; layers that share one cannot be divided")
+        if not weight.dim():
+            raise ArgumentError(f"{name} is a single number, of which nobody can have a part; give it a dimension")
     for name, layer in module.named_modules():
-        if getattr(layer, "inplace", False) is True:
-            # On what a layer puts out it would drop what tells that layer to put its weights together for its gradient.
-            raise ArgumentError(f"{name or 'the model'} changes what it is given in place; take inplace=False")
-        if type(layer).get_extra_state is not nn.Module.get_extra_state:
-            raise ArgumentError(f"{name or 'the model'} keeps something besides weights and buffers (get_extra_state)")
+        why = _refused(layer)
+        if why:
+            raise ArgumentError(f"{name or 'the model'} {why}")
+    tables, done = _tables(module), set[nn.Parameter]()
+    for layer in (*_units(module), module):
+        own = [weight for weight in layer.parameters() if weight not in tables and weight not in done]
+        done.update(own)
+        dtypes = {str(weight.dtype) for weight in own if weight.requires_grad}
+        if len(dtypes) > 1:
+            both = " and ".join(sorted(dtypes))
+            raise ArgumentError(f"{type(layer).__name__} has trained weights of {both}; give them one dtype")
+
+
+def _refused(layer: nn.Module) -> str:
+    """Return why a layer cannot be divided, as the end of a sentence; empty if it can."""
+    if isinstance(layer, torch.jit.ScriptModule):
+        return "is compiled by TorchScript, and does not let its weights be put together"
+    if getattr(layer, "inplace", False) is True:
+        # On what a layer puts out it would drop what tells that layer to put its weights together for its gradient.
+        return "changes what it is given in place; take inplace=False"
+    if getattr(layer, "max_norm", None) is not None:
+        return "changes its weights as it reads them (max_norm), and would change a copy"
+    if type(layer).get_extra_state is not nn.Module.get_extra_state:
+        return "keeps something besides weights and buffers (get_extra_state)"
+    return ""
+
+
+def _tables(module: nn.Module) -> set[nn.Parameter]:
+    return {*sparse_parameters(module), *(table.rows for table in sharded_tables(module).values())}
 
 
 def _units(module: nn.Module) -> Iterator[nn.Module]:
@@ -105,8 +153,11 @@ def _held(layer: nn.Module) -> nn.Module:
     held = nn.Module()
     for name, weight in layer.named_parameters(recurse=False):
         held.register_parameter(name, own_part(weight) if isinstance(weight, DTensor) else weight)
-    for name, buffer in layer.named_buffers(recurse=False):
-        held.register_buffer(name, buffer, persistent=name not in layer._non_persistent_buffers_set)
+    # The same dict, and not the tensors in it: a forward pass may put another one there.
+    held._buffers = layer._buffers
+    held._non_persistent_buffers_set = layer._non_persistent_buffers_set
+    if getattr(layer, "sparse", False) is True:  # by which optimisers know a table
+        held.sparse = True  # type: ignore[assignment]
     for name, child in layer.named_children():
         held.add_module(name, _held(child))
     return held

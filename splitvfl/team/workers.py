@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -90,6 +91,7 @@ class Workers(Team):
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._stop_asked = False
         self._gone = ""
+        self._calls: list[int] = []
 
     def _joined(self, launch: Launch, wait_s: float, notify: Callable[[str], None]) -> Any:
         """Join those who are here, and return the group of all."""
@@ -155,11 +157,20 @@ class Workers(Team):
         # Imported late: it takes half as long as all of torch.
         from splitvfl.team.sharded_dense import divide
 
-        return divide(module, self._group)
+        return divide(module, self._group, self._calls.append)
 
     def jointly(self, work: Callable[[], T]) -> T:
         """Do something in which torch makes workers wait for each other."""
-        return self._in_step(_COMPUTES, work)
+        self._calls.clear()
+        answer = self._in_step(_COMPUTES, work)
+        # Weights of other layers, if they are as large, would have been put together without a word.
+        if len(set(self.collect(array("I", self._calls).tobytes()))) > 1:
+            self._gone = (
+                f"the workers of {self._party} did not call the same layers in the same order, as they have to where "
+                "weights are divided (model.dense: sharded), whatever their records are"
+            )
+            raise TeamError(self._gone, final=True)
+        return answer
 
     def refuse(self, reason: str, *, final: bool = False) -> None:
         """Tell the others, in the place of their next operation, that this worker cannot go on."""
@@ -194,7 +205,7 @@ class Workers(Team):
             return work()
         except BaseException as error:
             # Half of an operation is done: with whatever came next the others would wait for the rest of it.
-            self._gone = self._why_lost(error)
+            self._gone = self._why_lost(error, computes=operation == _COMPUTES)
             if isinstance(error, Exception):
                 raise TeamError(self._gone, final=True) from error
             raise
@@ -221,10 +232,11 @@ class Workers(Team):
         except RuntimeError:  # who said it is gone already
             return [""] * self.size
 
-    def _why_lost(self, error: BaseException) -> str:
+    def _why_lost(self, error: BaseException, *, computes: bool = False) -> str:
         if not isinstance(error, Exception):
             return f"worker {self.rank} of {self._party} was stopped"
-        if not isinstance(error, RuntimeError):
+        # What torch's own carrier says names its file; anything else that fails in a model is the model's.
+        if not isinstance(error, RuntimeError) or (computes and "gloo" not in str(error).lower()):
             return f"worker {self.rank} of {self._party} failed: {type(error).__name__}: {error}"
         return f"a worker of {self._party} is gone, or did not come within {self._wait}{_in_words(error)}"
 

@@ -14,12 +14,12 @@ from torch.distributed.fsdp import FSDPModule
 
 from splitvfl.data.columns import Columns
 from splitvfl.errors import ArgumentError
-from splitvfl.learning.optimizers import OPTIMIZERS, PerParameter, optimizer_of
+from splitvfl.learning.optimizers import OPTIMIZERS, PerParameter, optimizer_of, sparse_parameters
 from splitvfl.models import MLP
 from splitvfl.models.wide_deep import WideDeepBottom
 from splitvfl.run.weights_file import give_parts, pieces_of_weights
 from splitvfl.team.divided import divided_weights, replicated_state, sharded_tables
-from splitvfl.team.sharded_dense import _units
+from splitvfl.team.sharded_dense import _units, check_dividable
 from splitvfl.team.team import Alone, Team
 from tests.team.together import SIZE, together
 
@@ -184,23 +184,30 @@ class Scaled(nn.Linear):
         self.temperature = nn.Parameter(torch.tensor(1.0))
 
 
-def refused(team: Team) -> Any:
+def refused() -> list[str]:
     said = []
     in_place = nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True))
-    for model in (tied(), Counting(2, 2), in_place, Scaled()):
+    narrow = nn.Linear(2, 2)
+    narrow.bias = nn.Parameter(narrow.bias.detach().half())
+    models = (tied(), Counting(2, 2), in_place, Scaled(), nn.Embedding(3, 2, max_norm=1.0), narrow)
+    with pytest.warns(DeprecationWarning, match="torch.jit.script"):
+        compiled = torch.jit.script(nn.Linear(2, 2))
+    for model in (*models, compiled):
         with pytest.raises(ArgumentError) as error:
-            team.divide(model)
+            check_dividable(model)
         said.append(str(error.value))
     return said
 
 
 def test_what_cannot_be_divided_is_refused_by_name() -> None:
-    for said in together(refused, size=2):
-        assert said[0] == "0.weight and 1.weight are one weight; layers that share one cannot be divided"
-        assert said[1] == "the model keeps something besides weights and buffers (get_extra_state)"
-        assert said[2] == "1 changes what it is given in place; take inplace=False"
-        assert said[3].startswith("torch's fully_shard cannot divide it: ")
-        assert "scalar" in said[3]
+    said = refused()
+    assert said[0] == "0.weight and 1.weight are one weight; layers that share one cannot be divided"
+    assert said[1] == "the model keeps something besides weights and buffers (get_extra_state)"
+    assert said[2] == "1 changes what it is given in place; take inplace=False"
+    assert said[3] == "temperature is a single number, of which nobody can have a part; give it a dimension"
+    assert said[4].startswith("the model changes its weights as it reads them (max_norm)")
+    assert said[5] == "Linear has trained weights of torch.float16 and torch.float32; give them one dtype"
+    assert said[6].startswith("the model is compiled by TorchScript")
 
 
 def evaluated(team: Team) -> Any:
@@ -222,6 +229,82 @@ def test_an_evaluation_has_the_weights_that_were_loaded_last() -> None:
         assert torch.allclose(torch.tensor(found), torch.tensor(whole), rtol=0, atol=1e-6)
 
 
+class Choosing(nn.Module):
+    """Two layers of one shape, of which each worker calls another one."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.experts, self.rank = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)]), rank
+
+    def forward(self, columns: Tensor) -> Tensor:
+        output: Tensor = self.experts[self.rank](columns)
+        return output
+
+
+def choosing(team: Team) -> Any:
+    model = Choosing(team.rank)
+    team.divide(model)
+    team.jointly(lambda: model(torch.zeros(1, 2)))
+
+
+def test_workers_that_call_other_layers_are_told_so() -> None:
+    for final, said in together(choosing, size=2):
+        assert final
+        assert "workers of shop did not call the same layers in the same order" in said
+
+
+class Buffered(nn.Module):
+    """Counts its calls in a buffer that it replaces, and in one that it changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.register_buffer("replaced", torch.tensor(0.0))
+        self.register_buffer("changed", torch.tensor(0.0))
+
+    def forward(self, columns: Tensor) -> Tensor:
+        self.replaced = self.replaced + 1
+        self.changed += 1
+        output: Tensor = self.layer(columns)
+        return output
+
+
+def counted(team: Team) -> Any:
+    model = Buffered()
+    held = team.divide(model)
+    for _ in range(3):
+        team.jointly(lambda: model(torch.zeros(1, 2)))
+    saved = {name: value.clone() for name, value in held.state_dict().items()}
+    team.jointly(lambda: model(torch.zeros(1, 2)))
+    held.load_state_dict(saved)
+    return [saved[name].item() for name in ("replaced", "changed")], model.replaced.item(), model.changed.item()
+
+
+def test_buffers_are_the_models_own_whatever_it_does_with_them() -> None:
+    for found in together(counted, size=2):
+        assert found == ([3.0, 3.0], 3.0, 3.0)
+
+
+class TableAndLayer(nn.Module):
+    sparse = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Parameter(torch.zeros(6, 2)), nn.Linear(2, 2)
+
+
+def of_two_kinds(team: Team) -> Any:
+    held = team.divide(TableAndLayer())
+    bare = nn.Embedding(4, 2, sparse=True)
+    same = team.divide(bare) is bare
+    return [type(one).__name__ for one in sparse_parameters(held)], [tuple(w.shape) for w in held.parameters()], same
+
+
+def test_tables_stay_tables_and_a_model_of_nothing_else_stays_as_it_is() -> None:
+    for rank, found in enumerate(together(of_two_kinds, size=2)):
+        assert found == (["Parameter"], [(6, 2), (1, 2), (1,)], True), rank
+
+
 class Failing(nn.Module):
     def __init__(self, rank: int) -> None:
         super().__init__()
@@ -238,6 +321,17 @@ def failing(team: Team) -> Any:
     model = Failing(team.rank)
     team.divide(model)
     team.jointly(lambda: model(torch.zeros(1, 2)))
+
+
+def misshapen(team: Team) -> Any:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(3, 2))
+    team.divide(model)
+    team.jointly(lambda: model(torch.zeros(1, 2)))
+
+
+def test_what_fails_in_a_model_is_not_taken_for_a_worker_that_is_gone() -> None:
+    for rank, (_, said) in enumerate(together(misshapen, size=2)):
+        assert said.startswith(f"worker {rank} of shop failed: RuntimeError: mat1 and mat2 shapes cannot be multiplied")
 
 
 def refusing(team: Team) -> Any:
