@@ -44,6 +44,7 @@ from splitvfl.attacks.readout import ReadoutAttack
 from splitvfl.attacks.recover_labels import LabelSumAttack, label_sum, recover_labels
 from splitvfl.attacks.residual import ResidualAttack
 from splitvfl.attacks.residue_solving import ResidueSolvingAttack, solve_residues
+from splitvfl.attacks.ridge import RidgeAttack
 from splitvfl.attacks.secret_batch_likelihood import SecretBatchLikelihoodAttack, secret_batch_llr
 from splitvfl.attacks.sign import SignAttack
 from splitvfl.attacks.sign_horizon import initial_margin, sign_attack_horizon
@@ -53,6 +54,7 @@ from splitvfl.attacks.stacked_epochs import StackedEpochsAttack, stack_epochs, t
 from splitvfl.attacks.stacked_models import StackedModels, stack_models
 from splitvfl.attacks.suspected_flip import SuspectedFlipAttack, suspect_flip
 from splitvfl.attacks.weight_estimation import WeightEstimate, WeightEstimationAttack, estimate_weights
+from splitvfl.leakage.ridge import Ridge, fit_ridge
 from splitvfl.leakage.score_equations import activation_equations, equations, score_equations
 
 __all__ = [
@@ -89,6 +91,8 @@ __all__ = [
     "ReadoutAttack",
     "ResidualAttack",
     "ResidueSolvingAttack",
+    "Ridge",
+    "RidgeAttack",
     "SecretBatchLikelihoodAttack",
     "SignAttack",
     "SparseResiduesAttack",
@@ -111,6 +115,7 @@ __all__ = [
     "estimate_behind",
     "estimate_weights",
     "feasible_powers",
+    "fit_ridge",
     "gradient_inversion",
     "half",
     "half_star",

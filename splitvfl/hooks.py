@@ -13,6 +13,12 @@ Optional class attributes refine a hook:
 ``target`` (attacks)
     ``"labels"`` (default): returns one score per record, higher for "more likely positive".
     ``"features"``: returns an estimate of the other party's columns.
+``seat`` (attacks)
+    Which party looks: ``"passive"`` (default of attacks on labels) or ``"active"`` (the only one for attacks on
+    features). An attack on features that needs ``received_activation`` is called with every message of the training;
+    others are run once, on predictions.
+``known_share`` (attacks on features that need ``auxiliary``)
+    The share of training records, above 0 and below 1, whose columns it is assumed to know; it is not judged by them.
 ``when`` (attacks on labels)
     ``"every-step"`` (default): called with every message of the training.
     ``"after-training"``: called once, when training has ended, with a view of
@@ -156,6 +162,7 @@ from splitvfl.privacy.sampling import Keystream
 
 Crossing = Literal["activation", "gradient", "scores", "labels"]
 Target = Literal["labels", "features"]
+Seat = Literal["passive", "active"]
 Moment = Literal["every-step", "after-training"]
 RecordLoss = Callable[[Tensor, Tensor], Tensor]
 Phase = Literal["training", "evaluation", "prediction"]
@@ -247,6 +254,20 @@ class KnownRows(NamedTuple):
     error: Tensor
 
 
+class Auxiliary(NamedTuple):
+    """Records of one message whose columns an attacker is assumed to know.
+
+    Attributes:
+        activation: What was received of them, ``(m, width)``.
+        columns: Their numeric columns, ``(m, d)``, as their party holds them.
+        ids: Their record ids, ``(m,)``, int64.
+    """
+
+    activation: Tensor
+    columns: Tensor
+    ids: Tensor
+
+
 class View:
     """What one party holds and received on one crossing: everything that its attacks may use.
 
@@ -289,6 +310,12 @@ class View:
         "Values of columns that have few, if assumed known; others have a range."
     )
     logit_parts = ViewField[LogitParts]("The other party's part of the logits, without its weights.")
+    received_activation = ViewField[Tensor](
+        "What a passive party sent of its bottom model's output, as it was received, ``(n, width)``."
+    )
+    auxiliary = ViewField[Auxiliary](
+        "Records of the same message whose columns the attacker is assumed to know; none of them is judged."
+    )
     known_rows = ViewField[KnownRows]("Records whose columns the attacker is assumed to know; none of them is judged.")
 
     __slots__ = ("_copies", "_ids", "_seen", "_versions", "party", "step")
@@ -750,6 +777,38 @@ def known_rows_of(attack: object) -> int:
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise HookError(f"{hook_name(attack)}: known_rows must be a whole number of at least 1, got {count!r}")
     return count
+
+
+def seat_of(attack: object) -> Seat:
+    """Return which party looks.
+
+    Raises:
+        HookError: If there is no such seat, or it is not one for what the attack seeks.
+    """
+    fitting: Seat = "active" if target_of(attack) == "features" else "passive"
+    seat = getattr(attack, "seat", fitting)
+    if seat != fitting:
+        raise HookError(
+            f"{hook_name(attack)}: seat must be {fitting!r} where target is {target_of(attack)!r}, got {seat!r}"
+        )
+    return fitting
+
+
+def reads_activations(attack: object) -> bool:
+    """Return whether an attack on features is called with every activation that the label party receives."""
+    return target_of(attack) == "features" and "received_activation" in needs_of(attack)
+
+
+def known_share_of(attack: object) -> float:
+    """Return of which share of the training records an attack is assumed to know the columns.
+
+    Raises:
+        HookError: If it needs some, and says of no share between 0 and 1.
+    """
+    share = getattr(attack, "known_share", None)
+    if not isinstance(share, float) or not 0.0 < share < 1.0:
+        raise HookError(f"{hook_name(attack)}: known_share must be above 0 and below 1, got {share!r}")
+    return share
 
 
 def tasks_of(attack: object) -> frozenset[str]:

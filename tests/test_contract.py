@@ -19,6 +19,7 @@ from splitvfl.cut.split_model import SplitModel
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import (
     CROSSINGS,
+    Auxiliary,
     KnownRows,
     LogitParts,
     Secrets,
@@ -96,6 +97,7 @@ ATTACKS = {
     "chebyshev-centre": AttackRow(attacks.ChebyshevCentreAttack),
     "rcc1": AttackRow(attacks.RCC1Attack),
     "rcc2": AttackRow(attacks.RCC2Attack),
+    "ridge": AttackRow(attacks.RidgeAttack),
     "noise-subtraction": AttackRow(lambda: attacks.NoiseSubtractionAttack(scheme=1, power=0.5)),
     "procrustes": AttackRow(lambda: attacks.ProcrustesAttack(known_rows=24)),
     "suspected-flip": AttackRow(lambda: attacks.SuspectedFlipAttack(belief=0.5)),
@@ -236,6 +238,8 @@ def prediction_view(width: int, dtype: torch.dtype = torch.float64) -> View:
         alphabets=(finite(0, [0.0, 0.25, 1.0]),),
         logit_parts=LogitParts((features @ weight.T).to(dtype), tuple(f"column {at}" for at in range(width))),
         known_rows=KnownRows(features, told.b, told.error),
+        received_activation=(features @ weight.T).to(dtype),
+        auxiliary=Auxiliary((features[:9] @ weight.T).to(dtype), features[:9].to(dtype), torch.arange(9)),
     )
 
 

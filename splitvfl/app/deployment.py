@@ -56,7 +56,7 @@ from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.coordinator import ThirdParty
 from splitvfl.exchange.evaluation import EvaluationPlan
 from splitvfl.exchange.handshake import TaskSpec, agreed_settings, terms_of
-from splitvfl.hooks import Attack, hook_name, moment_of, placed, refusal_of, scope_of, target_of
+from splitvfl.hooks import Attack, hook_name, moment_of, placed, reads_activations, refusal_of, scope_of, target_of
 from splitvfl.leakage.judging import Leak
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
@@ -503,6 +503,11 @@ class Deployment:
 
 def _unavailable(attack: Attack, party: ActiveParty, shows: frozenset[str], exchange: Exchange, *, partner: str) -> str:
     """Return why the label party cannot run an attack of its own, or of a partner in its place, or nothing."""
+    if reads_activations(attack):
+        return (
+            f"it is judged by the columns of {partner}, which {party.name} does not have: in an experiment of all "
+            "parties (splitvfl train) it is"
+        )
     if target_of(attack) == "features":
         return (
             f"it needs the weights of {partner}, which whoever runs it is assumed to know and {party.name} does not, "

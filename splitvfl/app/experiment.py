@@ -296,6 +296,7 @@ class Experiment:
                 "own_columns_model": "" if own is None else own.model,
                 "first_component_auc": bench.first_components.get(name),
                 "features": list(features.get(name, [])),
+                "readings": trainer.column_readings(name),
                 "after_training": dict(trainer.after_training[name]),
             }
         return self._assembly.summary(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from splitvfl.app.assembly import Assembly
 from splitvfl.config.sections import ExperimentConfig
-from splitvfl.hooks import target_of
+from splitvfl.hooks import reads_activations, target_of
 from splitvfl.leakage.judging import task_name
 from splitvfl.learning.losses import link_of
 from splitvfl.metrics import known
@@ -25,7 +25,7 @@ def own_summary(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -
         assembly: What its parts were made by.
         run: Its run.
     """
-    attacks = [attack for attack in assembly.attacks() if target_of(attack) == "features"]
+    attacks = [one for one in assembly.attacks() if target_of(one) == "features" and not reads_activations(one)]
     if not attacks:
         return None
     learned = run.learned

@@ -145,6 +145,8 @@ class Exchange(ABC):
         sums_only: Whether a passive party learns only the sum of residue times row, not a gradient per record; it is
             logistic regression then.
         hides_parts: Whether a passive party's part of the logits stays hidden among the others', in scores too.
+        shows_activations: Whether the active party receives the activation of each record in every training step, in
+            the clear; its side tells :meth:`~splitvfl.party.party.PassiveParty.send_to_watchers` of each.
         has_private_top: Whether the active party may train a second top (:mod:`splitvfl.party.private_top`).
         one_way: Whether everything that crosses crosses before the first step, and nothing comes back: passive parties
             take their leave then, and the active party trains alone.
@@ -171,6 +173,7 @@ class Exchange(ABC):
     gone: ClassVar[Mapping[str, str]] = {}
     sums_only: ClassVar[bool] = False
     hides_parts: ClassVar[bool] = False
+    shows_activations: ClassVar[bool] = False
     has_private_top: ClassVar[bool] = False
     one_way: ClassVar[bool] = False
     draws_records: ClassVar[bool] = False

@@ -87,6 +87,7 @@ class PassiveInFlight(Side):
             activation = party.activate(batch)
         source = party.view_source(activation, batch).kept(weights=party.attacks_read("weights"))
         message = party.defend_activation(activation.detach(), batch, step)
+        party.send_to_watchers(message, batch, step)
         gradient = party.awaited_gradient(activation, step, self._active)
         self._sent.append(_Sent(step, batch, activation, source, gradient))
         first = Outbox(send=(Message(party.name, self._active, "activation", step, message),), ahead=(gradient,))

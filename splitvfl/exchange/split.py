@@ -54,6 +54,7 @@ class Split(Exchange):
     noise: HdpNoiseSettings | None = None
     in_flight: int = 0
     seen = ("each passive party's logits", "a residue per record")
+    shows_activations = True
     has_private_top = True
 
     def __init__(

@@ -182,6 +182,7 @@ def gradient_of(party: PassiveParty, activation: Tensor, batch: Records, step: i
         ProtocolError: If the activation, which is not sent then, or the gradient holds NaN or infinite values.
     """
     sent = party.defend_activation(activation, batch, step)
+    party.send_to_watchers(sent, batch, step)
     awaited = party.awaited_gradient(activation, step, active)
     inbox = yield Outbox(send=(Message(party.name, active, "activation", step, sent),), wait=(awaited,))
     return received_finite(party, inbox[active])

@@ -23,6 +23,8 @@ _WORDS: Mapping[str, str] = {
     "equations": "what predictions tell of the partner's columns, given its weights",
     "alphabets": "which values the partner's columns can take",
     "logit_parts": "the partner's part of the logits, without its weights",
+    "received_activation": "the partner's activations as they were received",
+    "auxiliary": "the partner's columns of a few records of each message",
     "known_rows": "the partner's columns of a few records",
 }
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from splitvfl.hooks import note_of
 from splitvfl.leakage.canaries import CanaryLeak
+from splitvfl.leakage.column_reading import ColumnReader
 from splitvfl.leakage.judging import Leak, ScoreKeeper, worst_of
 from splitvfl.leakage.keeping import Keeper
 from splitvfl.leakage.label_leak import LabelLeak
@@ -31,6 +32,7 @@ class Watch:
 
     Attributes:
         leaks: Attacks in the seat of each passive party, or on what is sent to it.
+        readers: Attacks in the label party's seat, on what each of them sends.
         audits: The auditor's attack on what is sent to each, where there is one.
         unavailable: Attacks that could not be run, with the reason.
         known: AUC of what each party knows of the labels without any message, where somebody measured it.
@@ -40,6 +42,7 @@ class Watch:
 
     def __init__(self, parties: Iterable[str]) -> None:
         self.leaks = Leaks({name: {} for name in parties})
+        self.readers: dict[str, dict[str, ColumnReader]] = {name: {} for name in self.leaks}
         self.audits: dict[str, MessageAudit] = {}
         self.unavailable: dict[str, dict[str, str]] = {name: {} for name in self.leaks}
         self.known: dict[str, float] = {}
@@ -54,6 +57,7 @@ class Watch:
     def seconds(self) -> float:
         """Time spent on attacks and their judging so far."""
         leaks = [leak.seconds for named in self.leaks.values() for leak in named.values()]
+        leaks += [reader.seconds for named in self.readers.values() for reader in named.values()]
         return sum(leaks) + sum(audit.seconds for audit in self.audits.values())
 
     def summaries(self, party: str) -> dict[str, LeakSummary]:
@@ -132,6 +136,8 @@ class Watch:
                     values[f"zeros_found/{party}/{name}"] = leak.members.recent_zeros_found
                     if epoch_ends:
                         values[f"balanced_accuracy_accumulated/{party}/{name}"] = leak.members.accumulated_balanced
+            for reader in self.readers[party].values():
+                values |= reader.scalars(party, epoch_ends=epoch_ends)
             if party in self.audits:
                 values |= _audited(party, self.audits[party], epoch_ends=epoch_ends)
             elif epoch_ends and party in self.known:
@@ -174,6 +180,10 @@ class Watch:
             "leaks": {
                 party: {name: leak.state_dict() for name, leak in named.items()} for party, named in self.leaks.items()
             },
+            "readers": {
+                party: {name: reader.state_dict() for name, reader in named.items()}
+                for party, named in self.readers.items()
+            },
             "audits": {party: audit.state_dict() for party, audit in self.audits.items()},
             "worst": self.worst_logged,
             "label_leaks": {party: asdict(leak) for party, leak in self.label_leaks_logged.items()},
@@ -190,6 +200,12 @@ class Watch:
                 raise ValueError(f"it has attacks {sorted(state['leaks'][party])}, this run has {sorted(leaks)}")
             for attack, leak in leaks.items():
                 leak.load_state_dict(state["leaks"][party][attack])
+        readers = state.get("readers", {})  # of a run that was begun before there were any
+        for party, named in self.readers.items():
+            if set(named) != set(readers.get(party, {})):
+                raise ValueError(f"it has attacks {sorted(readers.get(party, {}))}, this run has {sorted(named)}")
+            for name, reader in named.items():
+                reader.load_state_dict(readers[party][name])
         for party, audit in self.audits.items():
             audit.load_state_dict(state["audits"][party])
         self.worst_logged = state["worst"]

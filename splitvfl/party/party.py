@@ -359,6 +359,7 @@ class PassiveParty(Party):
     Attributes:
         activation: Defenses of what it sends.
         observers: Its own attacks on what it receives.
+        sent_to: Told of every activation of a training step as it is sent in the clear, with its records and the step.
         shown: What its own attacks are shown of a step, as its side of the exchange says.
         one_way: Whether nothing ever comes back to it, so that no attack of its own has anything to look at.
         masks: What hides its part in what it sends for evaluations and scores; ``None``: nothing does.
@@ -370,6 +371,7 @@ class PassiveParty(Party):
         self.bottom = bottom
         self.activation = ActivationDefenses(self.name)
         self.observers: list[Observer] = []
+        self.sent_to: list[Callable[[Tensor, Records, int], None]] = []
         self.shown: Shown = GRADIENTS
         self.one_way = False
         self.masks: SumMasks | None = None
@@ -415,6 +417,17 @@ class PassiveParty(Party):
             )
         chain = self.activation[phase]
         return self.narrowed(chain.apply_together(activation, step=step, ids=batch.ids, labels=None))
+
+    def send_to_watchers(self, message: Tensor, batch: Records, step: int) -> None:
+        """Tell of an activation of a training step that is sent in the clear.
+
+        Args:
+            message: What is sent, after its defenses.
+            batch: The records.
+            step: Number of the step.
+        """
+        for told in self.sent_to:
+            told(message, batch, step)
 
     def awaited_gradient(self, activation: Tensor, step: int, active: str) -> Expected:
         """Return what is awaited of the active party for an activation: a gradient of its shape."""

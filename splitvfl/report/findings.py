@@ -247,7 +247,7 @@ def verdict(run: RunSummary, goal: float | None = None, *, own_columns: bool = T
         sentences = [*_readable(run, goal), *_weaknesses(run, goal)]
     else:
         sentences = _unread(run, goal)
-    sentences += [*_left_out(run, goal), *_columns_recovered(run), *_learned(run, goal)]
+    sentences += [*_left_out(run, goal), *_columns_recovered(run), *columns_read(run), *_learned(run, goal)]
     if own_columns:
         sentences.append(_own_columns(run))
     return " ".join(filter(None, sentences))
@@ -435,6 +435,24 @@ def _columns_recovered(run: RunSummary) -> list[str]:
                 )
                 found.setdefault(said, []).append(_SHOWING[leak.sees])
     return [f"{_capital(' and '.join(shown))} {_gives(shown)} away {said}" for said, shown in found.items()]
+
+
+def columns_read(run: RunSummary) -> list[str]:
+    """Return a sentence for every partner whose columns an attack in the label party's seat read during training."""
+    found = []
+    for name, party in run.parties.items():
+        for reading in sorted(party.readings, key=lambda one: -one.share)[:1]:
+            beside = (
+                "" if reading.without_messages is None else f" (its own columns tell {reading.without_messages:.0%})"
+            )
+            most = reading.columns[0]
+            found.append(
+                f"From what {name} sent in the last epoch the label party reads {reading.share:.0%} of the variance of "
+                f"its columns, the mean of {len(reading.columns)}{beside}, if it knows the columns of "
+                f"{reading.known_share:.0%} of the records: more than half of {reading.told} of them, most of "
+                f"{most.column} ({most.share:.0%}), by the {reading.attack} attack."
+            )
+    return found
 
 
 def _gives(shown: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from splitvfl.config.registry import built_in
 from splitvfl.errors import printable
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.auditing import Audit
+from splitvfl.leakage.column_reading import ColumnReading
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.label_leak import largest
 from splitvfl.leakage.message_audit import AUDITORS
@@ -450,6 +451,11 @@ class PartyRow:
     def features(self) -> list[FeatureLeak]:
         """Feature attacks on its columns, in the first run."""
         return self.results[0].features
+
+    @property
+    def readings(self) -> list[ColumnReading]:
+        """What attacks in the label party's seat read of its columns during training, in the first run."""
+        return self.results[0].readings
 
     @property
     def unavailable(self) -> dict[str, str]:

@@ -14,6 +14,7 @@ from splitvfl.config.registry import built_in
 from splitvfl.errors import CheckpointError, printable
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
+from splitvfl.leakage.column_reading import ColumnReading
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.label_leak import LabelLeak, largest
 from splitvfl.leakage.leak_summary import LeakSummary
@@ -160,6 +161,7 @@ class PartyResult:
         beyond_prediction: By both, between records of equal prediction.
         measurements: Means over the run of what the defenses of this party's messages logged.
         features: Feature attacks on its columns.
+        readings: What attacks in the label party's seat read of its columns during training.
         after_training: Attacks with its trained bottom model, by name.
         canaries: What attacks read of the canaries' labels, by name, the auditor's first; empty without canaries.
         worst_canaries: The largest canary AUC of the auditor's attacks, with an interval for all of them at once.
@@ -180,6 +182,7 @@ class PartyResult:
     beyond_prediction: float | None = None
     first_component_auc: float | None = None
     worst_canaries: CanaryLeak | None = None
+    readings: list[ColumnReading] = field(default_factory=list)
 
     @property
     def label_leak(self) -> LabelLeak:

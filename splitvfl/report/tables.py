@@ -170,6 +170,7 @@ def _tables(group: RunGroup, rows: Sequence[DefenseRow], *, compared: bool) -> I
     if group.judged:
         yield from _leaks(group, rows, compared=compared)
     if not compared:
+        yield from _readings(rows)
         yield from _features(rows)
     yield from _after(rows)
 
@@ -258,6 +259,23 @@ def _compared_costs(group: RunGroup, rows: Sequence[DefenseRow]) -> Table:
         cells = [_breakable(row.label), Text(str(row.runs)), _plain(row.test, 3), _plain(row.step_ms, 2)]
         table.add_row(*cells)
     return table
+
+
+def _readings(rows: Sequence[DefenseRow]) -> Iterator[Table]:
+    found = [(row, party, one) for row, party in with_parties(rows) for one in party.readings]
+    if not found:
+        return
+    table = _table("What the label party reads of columns", 15)
+    table.add_column("of", overflow="fold", width=12)
+    table.add_column("by", overflow="fold", width=10)
+    _numbers(table, ("variance", 8), ("over the run", 8), ("without", 8), ("columns told", 8))
+    for row, party, one in found:
+        shares = (MISSING if share is None else f"{share:.0%}" for share in (one.accumulated, one.without_messages))
+        told = f"{one.told} of {len(one.columns)}"
+        table.add_row(
+            _two_lines(row.label, width=15), Text(party.name), Text(one.attack), f"{one.share:.0%}", *shares, told
+        )
+    yield table
 
 
 def _features(rows: Sequence[DefenseRow]) -> Iterator[Table]:

@@ -27,8 +27,9 @@ from splitvfl.exchange.handshake import TaskSpec, agreed_settings, terms_of
 from splitvfl.exchange.prediction import Part, predict, predict_records
 from splitvfl.exchange.scoring import ACTIVE
 from splitvfl.exchange.split import Split
-from splitvfl.hooks import At, Attack, Defense, placed, target_of
+from splitvfl.hooks import At, Attack, Defense, placed, reads_activations, seat_of
 from splitvfl.leakage.canaries import check_canaries
+from splitvfl.leakage.column_reading import ColumnReading
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.judging import Leak, known_allowed
 from splitvfl.leakage.leak_summary import LeakSummary
@@ -46,6 +47,7 @@ from splitvfl.messaging.messages import Message
 from splitvfl.party.attaching import attach_defense, check_labels
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run import checkpoint, written_files
+from splitvfl.run.column_seats import ColumnSeats
 from splitvfl.run.feature_seats import feature_leaks
 from splitvfl.run.half_folder import Origin, new_run_number, save_halves
 from splitvfl.run.party_training import ActiveTraining, PartyTraining, PassiveTraining, Rendezvous
@@ -226,12 +228,21 @@ class Trainer(Training):
         self.known_positives, self.known_negatives = known_allowed(
             active.training_labels.judged_records, known_positives, known_negatives, classes=active.task.classes
         )
-        self.feature_attacks = [attack for attack in attacks if target_of(attack) == "features"]
+        on_features = [attack for attack in attacks if seat_of(attack) == "active"]
+        self.feature_attacks = [attack for attack in on_features if not reads_activations(attack)]
+        self._column_seats = ColumnSeats(
+            active,
+            self.passives,
+            [attack for attack in on_features if reads_activations(attack)],
+            watch=self.watch,
+            exchange=own,
+            seed=seed,
+        )
         self.labels_of = LabelBook(active.data.train, canaries=active.canaries, in_flight=own.in_flight)
         self._seats = Seats(
             active,
             self.passives,
-            [attack for attack in attacks if target_of(attack) == "labels"],
+            [attack for attack in attacks if seat_of(attack) == "passive"],
             watch=self.watch,
             labels_of=self.labels_of,
             known={"known_positives": self.known_positives, "known_negatives": self.known_negatives},
@@ -406,6 +417,13 @@ class Trainer(Training):
     def worst_leak(self) -> tuple[float, str]:
         """The worst leak AUC of all attacks, per step or accumulated, and that attack's name; NaN and "" if none."""
         return self.watch.worst
+
+    def column_readings(self, party: str) -> list[ColumnReading]:
+        """Return what attacks in the active party's seat read of a passive party's columns during training.
+
+        See :mod:`splitvfl.leakage.column_reading`. Beside each stands what the active party's own columns tell.
+        """
+        return self._column_seats.readings(party)
 
     def feature_leaks(self) -> dict[str, list[FeatureLeak]]:
         """Run the feature attacks on predictions of training and test records, in the active party's seat.

@@ -1,0 +1,98 @@
+"""A partner's columns from its activations, by ridge regression on a few records whose columns are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from splitvfl.errors import ArgumentError
+from splitvfl.hooks import Auxiliary, Seat, Target, View
+from splitvfl.leakage.ridge import fit_ridge
+
+_MOST_REMEMBERED: Final = 100_000
+
+
+class RidgeAttack:
+    """Estimate a partner's numeric columns from what it sends, by ridge regression on records whose columns are known.
+
+    The label party needs no weights and no model of its partner: it knows the columns of a few records, from a source
+    of its own say, and what it received of these. Whatever of the columns is linear in the activation is found, as far
+    as the known records can tell it from chance; what the bottom model bends beyond that is not.
+
+    Two maps are fitted at each message: one to its own known records, and one to the latest activation of every known
+    record that it remembers, which are more, and were sent by a bottom model that was another one. For each column the
+    map is taken that is off less at this message's known records, each left out in turn.
+
+    Promises that neither map with another of the penalties that are tried is off less at the records it is fitted to,
+    left out in turn; nothing of other records, nor that a stronger reader would find no more.
+
+    In a file: ``attacks: [{name: ridge, known_share: 0.05}]``
+
+    Source: ridge regression, Hoerl and Kennard, *Technometrics* 1970; leaving one out without another fit, Allen,
+    *Technometrics* 1974. As a reader of split activations see arXiv:2210.06771.
+
+    Args:
+        known_share: Share of the training records whose columns the attacker is assumed to know, above 0 and below 1.
+        memory: Of how many of these it remembers what it received last, at most; 0: of none.
+
+    Raises:
+        ArgumentError: If a setting is out of range.
+    """
+
+    name: ClassVar[str] = "ridge"
+    seat: ClassVar[Seat] = "active"
+    target: ClassVar[Target] = "features"
+    needs: ClassVar[frozenset[str]] = frozenset({"received_activation", "auxiliary"})
+
+    def __init__(
+        self, *, known_share: float = 0.05, memory: Annotated[int, Field(ge=0, le=_MOST_REMEMBERED)] = 512
+    ) -> None:
+        if not 0.0 < known_share < 1.0:
+            raise ArgumentError(f"known_share must be above 0 and below 1, got {known_share}")
+        if not 0 <= memory <= _MOST_REMEMBERED:
+            raise ArgumentError(f"memory must be 0 to {_MOST_REMEMBERED:,} records, got {memory}")
+        self.known_share = known_share
+        self._memory = memory
+        self._latest: Auxiliary | None = None
+
+    def __call__(self, view: View, /) -> Tensor:
+        """Return the estimate.
+
+        Args:
+            view: Its ``received_activation`` and ``auxiliary`` are read.
+
+        Returns:
+            ``(n, d)``, float64, in the columns' own units.
+
+        Raises:
+            ArgumentError: If fewer than two records are known.
+        """
+        known = view.auxiliary
+        own = fit_ridge(known.activation, known.columns)
+        estimate = own.estimate(view.received_activation)
+        latest = self._with(known)
+        if len(latest.ids) > len(known.ids):
+            more = fit_ridge(latest.activation, latest.columns)
+            off, off_with_more = (one.left_out[: len(known.ids)].square().mean(dim=0) for one in (own, more))
+            estimate = torch.where(off_with_more < off, more.estimate(view.received_activation), estimate)
+        self._latest = Auxiliary(*(part[: self._memory] for part in latest))
+        return estimate
+
+    def _with(self, known: Auxiliary) -> Auxiliary:
+        """Return these records, and behind them others of which it remembers what it received last."""
+        if self._latest is None:
+            return known
+        others = ~torch.isin(self._latest.ids.to(known.ids), known.ids)
+        return Auxiliary(*(torch.cat([new, old.to(new)[others]]) for new, old in zip(known, self._latest, strict=True)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what it remembers."""
+        return {"latest": None if self._latest is None else list(self._latest)}
+
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
+        """Take back what :meth:`state_dict` returned."""
+        self._latest = None if state["latest"] is None else Auxiliary(*state["latest"])

@@ -1,0 +1,100 @@
+"""Ridge regression whose penalty leaves one record out best, for readers of columns and for what needs no message."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from splitvfl.errors import ArgumentError
+
+# Penalties that are tried, in units of the mean square of the known activations' singular values.
+_PENALTIES = tuple(10.0**power for power in range(-6, 4))
+
+
+# Singular values this much smaller than the largest count as zeros: their squares are rounding.
+_SMALL = 1e-7
+
+
+class Ridge(NamedTuple):
+    """A linear map, found by :func:`fit_ridge`.
+
+    Attributes:
+        centre: Mean of the inputs, ``(w,)``.
+        weight: ``(w, d)``, float64.
+        intercept: Mean of the targets, ``(d,)``.
+        penalty: Which penalty each target has, ``(d,)``, in units of the mean square of the singular values.
+        left_out: What each record's estimate is off by when it is left out, ``(m, d)``.
+    """
+
+    centre: Tensor
+    weight: Tensor
+    intercept: Tensor
+    penalty: Tensor
+    left_out: Tensor
+
+    def estimate(self, inputs: Tensor) -> Tensor:
+        """Return estimates of the targets, ``(n, d)``, float64."""
+        return (inputs.double() - self.centre) @ self.weight + self.intercept
+
+
+def fit_ridge(inputs: Tensor, targets: Tensor) -> Ridge:
+    """Return the ridge regression of targets on inputs, of each target with the penalty that leaves one out best.
+
+    With inputs centred and ``U S Vᵀ`` their singular value decomposition, the prediction for a record that is left out
+    follows without another fit: ``e_i / (1 − h_i)``, e the residual and ``h_i = 1/m + Σ_j U_ij² s_j² / (s_j² + λ)``.
+
+    Args:
+        inputs: ``(m, w)``, m >= 2.
+        targets: ``(m, d)``.
+
+    Raises:
+        ArgumentError: If there are fewer than two records, or one is not finite.
+    """
+    if len(inputs) < 2 or len(inputs) != len(targets):
+        raise ArgumentError(f"expected at least 2 known records of each, got {len(inputs)} and {len(targets)}")
+    if not bool(torch.isfinite(inputs).all() and torch.isfinite(targets).all()):
+        raise ArgumentError("known records hold NaN or infinite values")
+    inputs, targets = inputs.double(), targets.double()
+    centre, intercept = inputs.mean(dim=0), targets.mean(dim=0)
+    left, squares, right = _decomposed(inputs - centre)
+    seen = targets - intercept
+    along = left.T @ seen
+    unit = squares.sum() / max(min(inputs.shape), 1)
+    # Where all inputs are alike nothing is told apart, whatever the penalty.
+    shrinks = [squares / (squares + power * unit) if unit > 0 else torch.zeros_like(squares) for power in _PENALTIES]
+    errors = torch.stack([_left_out(left, along, seen, one).square().mean(dim=0) for one in shrinks])
+    best = errors.argmin(dim=0)
+    shrink = torch.stack(shrinks)[best].T  # (r, d)
+    weight = right @ (shrink * along / squares.sqrt()[:, None])
+    penalty = torch.tensor(_PENALTIES, dtype=torch.float64, device=inputs.device)[best]
+    return Ridge(centre, weight, intercept, penalty, _left_out(left, along, seen, shrink))
+
+
+def _decomposed(centred: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the singular value decomposition of ``(m, w)`` without zeros: ``(m, r)``, squares ``(r,)``, ``(w, r)``.
+
+    By the smaller of the two Gram matrices, which takes a tenth of the time of a decomposition of the whole.
+    """
+    wide = centred.shape[0] <= centred.shape[1]
+    gram = centred @ centred.T if wide else centred.T @ centred
+    squares, vectors = torch.linalg.eigh(gram)
+    large = squares > _SMALL**2 * squares.amax().clamp_min(torch.finfo(torch.float64).tiny)
+    squares, vectors = squares[large], vectors[:, large]
+    others = (centred.T if wide else centred) @ vectors / squares.sqrt()
+    return (vectors, squares, others) if wide else (others, squares, vectors)
+
+
+def _left_out(left: Tensor, along: Tensor, seen: Tensor, shrink: Tensor) -> Tensor:
+    """Return what each record's estimate is off by when it is left out, ``(m, d)``.
+
+    Args:
+        left: ``(m, r)``.
+        along: ``(r, d)``.
+        seen: ``(m, d)``.
+        shrink: ``(r,)``, or ``(r, d)`` where each target has its own.
+    """
+    own = shrink if shrink.dim() == 2 else shrink[:, None]
+    lever = 1 / len(left) + left.square() @ own
+    return (seen - left @ (own * along)) / (1 - lever).clamp_min(1e-12)

@@ -1,0 +1,157 @@
+"""Ridge regression on known records, beside scikit-learn's and a loop that leaves one out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.linear_model import Ridge as TheirRidge
+
+from splitvfl.attacks import RidgeAttack, fit_ridge
+from splitvfl.errors import ArgumentError
+from splitvfl.hooks import Auxiliary, View, call_attack
+from splitvfl.leakage.ridge import _PENALTIES
+
+sizes = given(m=st.integers(2, 12), w=st.integers(1, 6), d=st.integers(1, 3), seed=st.integers(0, 1000))
+
+
+def records(m: int, w: int, d: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(m, w, generator=random, dtype=torch.float64)
+    targets = inputs @ torch.randn(w, d, generator=random, dtype=torch.float64)
+    return inputs, targets + 0.5 * torch.randn(m, d, generator=random, dtype=torch.float64)
+
+
+def mean_square(centred: torch.Tensor) -> float:
+    return torch.linalg.svdvals(centred).square().mean().item()
+
+
+@sizes
+def test_the_penalty_is_the_one_that_leaves_one_out_best(m: int, w: int, d: int, seed: int) -> None:
+    """Scikit-learn's ridge, fitted anew without each record in turn."""
+    inputs, targets = records(m, w, d, seed)
+    found = fit_ridge(inputs, targets)
+    centred = inputs - inputs.mean(dim=0)
+    unit = mean_square(centred)
+    for place in range(d):
+        errors = []
+        for penalty in _PENALTIES:
+            left_out = []
+            for one in range(m):
+                others = np.arange(m) != one
+                # Centred by the mean of all, as the closed form has it, and not by that of the others.
+                theirs = TheirRidge(alpha=penalty * unit).fit(centred.numpy()[others], targets.numpy()[others, place])
+                left_out.append(theirs.predict(centred.numpy()[[one]])[0] - targets.numpy()[one, place])
+            errors.append(np.square(left_out).mean())
+        # Two penalties may leave out equally well up to rounding, or to where each one's mean moves the intercept.
+        chosen = list(_PENALTIES).index(found.penalty[place].item())
+        assert errors[chosen] <= min(errors) * (1 + 1e-6) + 1e-12
+
+
+@sizes
+def test_estimates_are_those_of_scikit_learn(m: int, w: int, d: int, seed: int) -> None:
+    inputs, targets = records(m, w, d, seed)
+    found = fit_ridge(inputs, targets)
+    unit = mean_square(inputs - inputs.mean(dim=0))
+    new = torch.randn(5, w, dtype=torch.float64)
+    for place in range(d):
+        theirs = TheirRidge(alpha=found.penalty[place].item() * unit).fit(inputs.numpy(), targets.numpy()[:, place])
+        # Of a penalty of 1e-6 and dependent inputs six digits are lost.
+        assert found.estimate(new)[:, place].numpy() == pytest.approx(theirs.predict(new.numpy()), rel=1e-6, abs=1e-6)
+
+
+def test_what_is_linear_in_an_activation_is_found_from_few_records() -> None:
+    """Of five columns behind a layer of eight, from as many known records as it takes to tell five directions."""
+    random = torch.Generator().manual_seed(0)
+    columns = torch.randn(400, 5, generator=random)
+    sent = columns @ torch.randn(5, 8, generator=random)
+    view = View(
+        party="clinic",
+        step=0,
+        ids=torch.arange(380),
+        received_activation=sent[20:],
+        auxiliary=Auxiliary(sent[:20], columns[:20], torch.arange(400, 420)),
+    )
+    estimate = call_attack(RidgeAttack(), view)
+    assert (estimate - columns[20:]).square().mean() / columns[20:].var() < 1e-6
+    assert estimate.dtype == torch.float64
+
+
+def test_earlier_messages_help_as_long_as_the_model_is_the_same() -> None:
+    """Six known records a message cannot tell eight directions; those of ten messages can."""
+    random = torch.Generator().manual_seed(0)
+    first, other = torch.randn(8, 8, generator=random), torch.randn(8, 8, generator=random)
+
+    def off(attack: RidgeAttack, bottoms: list[torch.Tensor]) -> float:
+        errors = []
+        for step, bottom in enumerate(bottoms):
+            columns = torch.randn(40, 8, generator=torch.Generator().manual_seed(step))
+            sent = columns @ bottom
+            view = View(
+                party="clinic",
+                step=step,
+                ids=torch.arange(34),
+                received_activation=sent[6:],
+                auxiliary=Auxiliary(sent[:6], columns[:6], 100 + 6 * step + torch.arange(6)),
+            )
+            errors.append((call_attack(attack, view) - columns[6:]).square().mean().item())
+        return errors[-1]
+
+    assert off(RidgeAttack(), [first] * 10) < 1e-3
+    assert off(RidgeAttack(memory=0), [first] * 10) > 0.1
+    # Behind another model earlier messages mislead, and are not listened to.
+    alone = off(RidgeAttack(memory=0), [other])
+    assert off(RidgeAttack(), [first] * 9 + [other]) < 2 * alone
+
+
+def test_it_remembers_the_latest_of_each_record_and_no_more_than_it_may() -> None:
+    attack = RidgeAttack(memory=5)
+    for step in range(3):
+        sent, ids = torch.randn(9, 3), torch.tensor([step, step + 1, 7, 8])
+        view = View(
+            party="clinic",
+            step=step,
+            ids=torch.arange(20, 25),
+            received_activation=sent[4:],
+            auxiliary=Auxiliary(sent[:4], sent[:4], ids),
+        )
+        call_attack(attack, view)
+    again = RidgeAttack(memory=5)
+    again.load_state_dict(attack.state_dict())
+    activation, columns, ids = again.state_dict()["latest"]
+    assert ids.tolist() == [2, 3, 7, 8, 1], "those of this message, and then the latest of others"
+    assert torch.equal(activation[:4], sent[:4])
+    assert torch.equal(columns, activation)
+    assert torch.equal(call_attack(again, view), call_attack(attack, view))
+
+
+@pytest.mark.parametrize("memory", [-1, 100_001])
+def test_memory_has_limits(memory: int) -> None:
+    with pytest.raises(ArgumentError, match="memory must be 0 to 100,000 records"):
+        RidgeAttack(memory=memory)
+
+
+def test_known_records_that_are_all_alike_give_their_columns() -> None:
+    found = fit_ridge(torch.ones(3, 2), torch.tensor([[1.0], [2.0], [3.0]]))
+    assert torch.equal(found.estimate(torch.tensor([[9.0, 9.0]])), torch.tensor([[2.0]], dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "complaint"),
+    [
+        (torch.zeros(1, 2), torch.zeros(1, 2), "at least 2 known records of each, got 1 and 1"),
+        (torch.zeros(3, 2), torch.zeros(2, 2), "got 3 and 2"),
+        (torch.full((2, 2), torch.nan), torch.zeros(2, 1), "NaN or infinite"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(inputs: torch.Tensor, targets: torch.Tensor, complaint: str) -> None:
+    with pytest.raises(ArgumentError, match=complaint):
+        fit_ridge(inputs, targets)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.5, float("nan")])
+def test_nobody_knows_none_or_all(share: float) -> None:
+    with pytest.raises(ArgumentError, match="known_share must be above 0 and below 1"):
+        RidgeAttack(known_share=share)

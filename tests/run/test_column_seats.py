@@ -1,0 +1,149 @@
+"""Attacks in the label party's seat at every step of a run: what they read, and what they change, which is nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from splitvfl import Trainer
+from splitvfl.attacks import RidgeAttack
+from splitvfl.cli import main
+from splitvfl.data.columns import Columns, Records
+from splitvfl.defenses import GaussianIR
+from splitvfl.exchange.oracle import Oracle
+from splitvfl.exchange.split import Split
+from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.report.findings import columns_read
+from splitvfl.report.summary import read_summary
+from tests.builders import linear_trainer, party_data, same, seeded, top_model, weights
+
+RIDGE = RidgeAttack(known_share=0.3)
+
+
+def trainer(width: int = 5, **settings: Any) -> Trainer:
+    """A linear bottom model, from five columns to so many outputs."""
+    bottom = seeded("bottom", lambda: nn.Linear(5, width))
+    passive = PassiveParty(party_data("telecom", width=5, train=400), bottom)
+    top = seeded("top", lambda: nn.Linear(width + 2, 1))
+    active = ActiveParty(party_data("bank", width=2, task="binary", train=400), top)
+    options = {"batch_size": 50, "attacks": [RIDGE], "audit": False, **settings}
+    return Trainer(active, {"telecom": passive}, **options)
+
+
+def reading(made: Trainer) -> Any:
+    (found,) = made.column_readings("telecom")
+    return found
+
+
+def test_of_a_linear_bottom_as_wide_as_its_columns_everything_is_read() -> None:
+    made = trainer()
+    made.fit(2)
+    found = reading(made)
+    assert found.share > 0.99
+    assert found.told == 5
+    assert found.without_messages < 0.6, "the label party's own two columns share a factor with them"
+
+
+def test_a_narrower_cut_tells_less_and_noise_less_again() -> None:
+    shares = []
+    for width, defenses in ((5, []), (2, []), (2, [GaussianIR(clip=1.0, sigma=2.0)])):
+        made = trainer(width, defenses=defenses)
+        made.fit(2)
+        shares.append(reading(made).share)
+    assert shares[0] > shares[1] + 0.2 > shares[2] + 0.4
+
+
+@pytest.mark.parametrize("in_flight", [0, 1])
+def test_who_looks_changes_nothing(in_flight: int) -> None:
+    watched, alone = (trainer(exchange=Split(in_flight=in_flight), **more) for more in ({}, {"attacks": []}))
+    for made in (watched, alone):
+        made.fit(2)
+    assert same(weights(watched), weights(alone))
+    assert alone.column_readings("telecom") == []
+    assert not alone.passives["telecom"].sent_to
+    # Of all steps but those still under way each message was seen: 400 records in 8 batches.
+    assert reading(watched).records == 400 - round(0.3 * 400)
+
+
+def test_a_resumed_run_reads_what_an_undisturbed_one_reads(tmp_path: Path) -> None:
+    straight = trainer(log_dir=tmp_path / "straight")
+    straight.fit(3)
+    first = trainer(log_dir=tmp_path / "resumed")
+    first.fit(2)
+    second = trainer(log_dir=tmp_path / "resumed")
+    second.resume()
+    second.fit(3)
+    assert reading(second) == reading(straight)
+    lines = [json.loads(line) for line in (tmp_path / "straight" / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["feature_leak/telecom/ridge"] > 0.9
+    assert lines[-1]["feature_leak_accumulated/telecom/ridge"] > 0.9
+    resumed = (tmp_path / "resumed" / "metrics.jsonl").read_text()
+    assert resumed == (tmp_path / "straight" / "metrics.jsonl").read_text()
+
+
+def test_reasons_stand_in_the_place_of_figures() -> None:
+    made = linear_trainer(exchange=Oracle(), attacks=[RIDGE], audit=False)
+    assert made.column_readings("telecom") == []
+    assert (
+        "exchange oracle the label party does not receive each record's activation"
+        in made.unavailable["telecom"]["ridge"]
+    )
+    without = trainer()
+    assert "ridge" not in without.unavailable["telecom"]
+
+
+def test_a_party_without_numbers_is_not_read() -> None:
+    data = party_data("telecom", width=5, train=48)
+    train, test = (
+        Records(part.ids, Columns(part.columns.numeric[:, :0], torch.zeros(part.count, 1, dtype=torch.int64)))
+        for part in (data.train, data.test)
+    )
+    bare = replace(data, numeric_names=(), field_sizes=(2,), field_names=("telecom0",), train=train, test=test)
+    passive = PassiveParty(bare, Embedded())
+    active = ActiveParty(party_data("bank", width=2, task="binary"), top_model())
+    made = Trainer(active, {"telecom": passive}, batch_size=16, attacks=[RIDGE], audit=False)
+    assert "telecom has no columns of numbers" in made.unavailable["telecom"]["ridge"]
+
+
+class Embedded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(2, 4)
+
+    def forward(self, columns: Any) -> Any:
+        return self.table(columns.categorical[:, 0])
+
+
+TEXT = """
+data: {name: breast-cancer}
+parties:
+  clinic: {role: active, columns: ["mean *"]}
+  lab: {role: passive, columns: rest}
+model: {name: mlp, bottom: [8], top_hidden: []}
+train: {epochs: 2, batch_size: 64}
+attacks: [{name: ridge, known_share: 0.3}]
+audit: false
+"""
+
+
+def test_a_run_says_what_the_label_party_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text(TEXT)
+    assert main(["train", "run.yaml", "--out", "run"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "From what lab sent in the last epoch the label party reads" in said
+    assert "if it knows the columns of 30% of the records" in said
+    summary = read_summary(Path("run"))
+    (found,) = summary.parties["lab"].readings
+    assert found.attack == "ridge"
+    assert len(found.columns) == 20
+    assert 0.0 < found.share < 1.0
+    assert columns_read(summary)[0] in " ".join(said.split())
