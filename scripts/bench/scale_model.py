@@ -236,8 +236,9 @@ def said_of(found: Sequence[Measured]) -> list[Result]:
 
 
 def _by_model(found: Sequence[Measured]) -> list[tuple[Measured, Measured]]:
-    """Return the smallest and the largest batch of each model that has two."""
+    """Return the smallest and the largest batch of each model that has two; the formula is of replicated tables."""
     pairs = []
+    found = [one for one in found if not one.load.divided]
     for model in dict.fromkeys(one.load.model for one in found):
         own = sorted((one for one in found if one.load.model == model), key=lambda one: one.load.batch)
         if len(own) > 1:

@@ -4,7 +4,7 @@ A pair is worker i of the passive party and worker i of the active one, both on 
 TLS on loopback; so nothing is gained but by more cores. Every number of pairs takes steps of the same total batch, of
 which each pair has its part. The share of what so many cores could gain is T1 / (W T_W), 1 at best. The dense model
 has a bottom of four layers of 128 over 325 numbers; Wide & Deep has 26 fields of 50 000 categories by 12 in place of
-most of them, replicated at every worker, and categories under Zipf's law.
+most of them, and categories under Zipf's law; its tables are replicated at every worker, or divided among them.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Load:
         steps: Steps of a run.
         rounds: How many runs of each number of pairs, in turn.
         fields: Categorical columns; 0 in the dense model.
+        divided: Whether each worker holds its part of the tables' rows, where there are several.
     """
 
     model: str
@@ -62,11 +63,12 @@ class Load:
     steps: int
     rounds: int
     fields: int = 0
+    divided: bool = False
 
     @property
     def name(self) -> str:
         """What a row says of it."""
-        return f"{self.model}, batch {self.batch}"
+        return f"{self.model}{', divided tables' if self.divided else ''}, batch {self.batch}"
 
     @property
     def sparse_bytes(self) -> int:
@@ -79,6 +81,8 @@ LOADS: Final = (
     Load("dense", 65_536, 0.9, 2, 7),
     Load("Wide & Deep", 4096, 0.7, 10, 7, FIELDS),
     Load("Wide & Deep", 65_536, 0.7, 2, 7, FIELDS),
+    Load("Wide & Deep", 4096, 0.7, 10, 7, FIELDS, divided=True),
+    Load("Wide & Deep", 65_536, 0.7, 2, 7, FIELDS, divided=True),
 )
 QUICK_LOADS: Final = (Load("Wide & Deep", 256, 0.7, 3, 2, 2), Load("Wide & Deep", 1024, 0.7, 2, 2, 2))
 
@@ -376,8 +380,8 @@ class _Worker:
 
     def __init__(self, load: Load, place: Place, team: Team, link: Link) -> None:
         part = slice(place.rank * load.batch // place.size, (place.rank + 1) * load.batch // place.size)
-        make = _passive if place.party == HERE else _active
-        self._party, self._side, self._batch = make(load, part)
+        here = place.party == HERE
+        self._party, self._side, self._batch = _passive(load, part, team) if here else _active(load, part)
         self._party.join(team)
         self._party.share = self._batch.count / load.batch
         self._team, self._links = team, {THERE if place.party == HERE else HERE: link}
@@ -414,7 +418,7 @@ class _Worker:
         return median(taken)
 
 
-def _passive(load: Load, part: slice) -> tuple[Party, Side, Records]:
+def _passive(load: Load, part: slice, team: Team) -> tuple[Party, Side, Records]:
     torch.manual_seed(0)
     inputs = NUMERIC if load.fields else NUMERIC + FIELDS * DIM
     columns = Columns(torch.randn(load.batch, inputs)[part], zipf(load.batch, load.fields, ROWS)[part])
@@ -422,7 +426,8 @@ def _passive(load: Load, part: slice) -> tuple[Party, Side, Records]:
     torch.manual_seed(1)  # all workers begin with the same weights
     bottom: nn.Module = MLP(inputs, _WIDTHS)
     if load.fields:
-        bottom = WideDeepBottom(NUMERIC, sizes, embedding_dim=DIM, widths=_WIDTHS, sparse=True)
+        among = team if load.divided and team.size > 1 else None
+        bottom = WideDeepBottom(NUMERIC, sizes, embedding_dim=DIM, widths=_WIDTHS, sparse=True, team=among)
     party = PassiveParty(PartyData(HERE, names, names, sizes, records, records), bottom, optimizer=_OPTIMIZER)
     return party, Split().passive(party, THERE), records
 

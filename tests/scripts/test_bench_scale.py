@@ -202,7 +202,9 @@ def test_a_team_of_one_is_asked_for_little() -> None:
 @pytest.mark.slow(reason="two and four processes that train, twice")
 def test_quick_runs_write_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pairs of workers, forked here, and what is computed of them; the other rows have tests of their own."""
-    loads = tuple(Load("Wide & Deep", batch, 0.7, 1, 1, 2) for batch in (64, 256))
+    loads = tuple(
+        Load("Wide & Deep", batch, 0.7, 1, 1, 2, divided) for batch, divided in ((64, False), (256, False), (64, True))
+    )
     monkeypatch.setattr(scale, "QUICK_LOADS", loads)
     monkeypatch.setattr(scale_pairs, "PROCESSES", FORKS)
     out = tmp_path / "scale.json"
@@ -210,7 +212,7 @@ def test_quick_runs_write_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert main(["--quick", "--only", "pairs", "model", "--json", str(out)]) == 0
 
     written: list[dict[str, Any]] = json.loads(out.read_text())["results"]
-    assert [row["target"] for row in written if "T1 / (2 T2)" in row["name"]] == [0.7, 0.7]
+    assert [row["target"] for row in written if "T1 / (2 T2)" in row["name"]] == [0.7] * 3
     assert sum("computed / measured" in row["name"] for row in written) >= 4
     assert sum(row["name"].startswith("computed step") for row in written) == 9
     assert sum(row["name"].startswith("example") for row in written) == 10
