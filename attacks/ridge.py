@@ -14,6 +14,8 @@ from splitvfl.hooks import Auxiliary, Seat, Target, View
 from splitvfl.leakage.ridge import fit_ridge
 
 _MOST_REMEMBERED: Final = 100_000
+# Of what was off at one message, at the next.
+_KEPT: Final = 0.9
 
 
 class RidgeAttack:
@@ -25,7 +27,8 @@ class RidgeAttack:
 
     Two maps are fitted at each message: one to its own known records, and one to the latest activation of every known
     record that it remembers, which are more, and were sent by a bottom model that was another one. For each column the
-    map is taken that is off less at this message's known records, each left out in turn.
+    map is taken that was off less at known records of this and earlier messages, each left out in turn; what was ten
+    messages ago counts a third.
 
     Promises that neither map with another of the penalties that are tried is off less at the records it is fitted to,
     left out in turn; nothing of other records, nor that a stronger reader would find no more.
@@ -58,6 +61,8 @@ class RidgeAttack:
         self.known_share = known_share
         self._memory = memory
         self._latest: Auxiliary | None = None
+        # What either map was off by, by column, and of earlier messages less and less.
+        self._off: Tensor | None = None
 
     def __call__(self, view: View, /) -> Tensor:
         """Return the estimate.
@@ -77,8 +82,9 @@ class RidgeAttack:
         latest = self._with(known)
         if len(latest.ids) > len(known.ids):
             more = fit_ridge(latest.activation, latest.columns)
-            off, off_with_more = (one.left_out[: len(known.ids)].square().mean(dim=0) for one in (own, more))
-            estimate = torch.where(off_with_more < off, more.estimate(view.received_activation), estimate)
+            off = torch.stack([one.left_out[: len(known.ids)].square().mean(dim=0) for one in (own, more)])
+            self._off = off if self._off is None else _KEPT * self._off.to(off) + off
+            estimate = torch.where(self._off[1] < self._off[0], more.estimate(view.received_activation), estimate)
         self._latest = Auxiliary(*(part[: self._memory] for part in latest))
         return estimate
 
@@ -91,8 +97,9 @@ class RidgeAttack:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what it remembers."""
-        return {"latest": None if self._latest is None else list(self._latest)}
+        return {"latest": None if self._latest is None else list(self._latest), "off": self._off}
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
         self._latest = None if state["latest"] is None else Auxiliary(*state["latest"])
+        self._off = state["off"]

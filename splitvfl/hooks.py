@@ -19,6 +19,7 @@ Optional class attributes refine a hook:
     others are run once, on predictions.
 ``known_share`` (attacks on features that need ``auxiliary``)
     The share of training records, above 0 and below 1, whose columns it is assumed to know; it is not judged by them.
+    A message with fewer than three of them is left out.
 ``when`` (attacks on labels)
     ``"every-step"`` (default): called with every message of the training.
     ``"after-training"``: called once, when training has ended, with a view of

@@ -1,8 +1,8 @@
 """What the label party reads of a partner's columns in the partner's activations, while a model is trained.
 
 An attack in the label party's seat estimates the numeric columns of every record of a message. It is judged by the
-share of each column's variance that it recovers, ``1 − MSE / variance`` and never below 0, the variance being that of
-the column over the training records. It is not judged by records whose columns it is assumed to know.
+share of each column's variance that it recovers, ``1 − MSE / variance`` and never below 0, both of the same records:
+those that it is judged by. It is not judged by records whose columns it is assumed to know.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from splitvfl.data.columns import Records
 from splitvfl.errors import AttackRefused
-from splitvfl.hooks import Attack, Auxiliary, View, hook_name, known_share_of
+from splitvfl.hooks import Attack, Auxiliary, View, hook_name, known_share_of, needs_of
 from splitvfl.leakage.features import run_feature_attack
 
 TOLD: Final = 0.5
@@ -26,7 +26,7 @@ TOLD: Final = 0.5
 
 # Records of whom estimates are added up over the run, at most.
 _FOLLOWED = 2_000
-_FEWEST = 2  # known records of a message
+_FEWEST = 3  # known records of a message: of two, each left out leaves a constant, whatever the penalty
 _PIECE = 65_536  # records that are read at a time
 
 
@@ -85,6 +85,7 @@ class ColumnReader:
         name: What it is called; ``None``: by its own name.
         names: Of the partner's numeric columns.
         train: Its training records.
+        among: Places of those that are sent in training and are records of somebody; ``None``: all are.
         seed: Draws the records whose columns the attacker knows, and those that are followed over the run.
         refused: Told why, where the attack cannot work; it is not called again.
 
@@ -102,17 +103,20 @@ class ColumnReader:
         name: str | None = None,
         names: Sequence[str],
         train: Records,
+        among: Tensor | None = None,
         seed: int,
         refused: Callable[[str], None] = lambda why: None,
     ) -> None:
         self.name, self.seconds = name or hook_name(attack), 0.0
         self._attack, self._refused, self._asked = attack, refused, True
-        self._share = known_share_of(attack)
+        self._share = known_share_of(attack) if "auxiliary" in needs_of(attack) else 0.0
         self._names = tuple(names)
-        self._variance = _variances(train, len(self._names))
-        self._varies = self._variance > 0
-        drawn = torch.randperm(train.count, generator=torch.Generator().manual_seed(seed))
-        count = round(self._share * train.count)
+        self._middle, variance = _moments(train, len(self._names))
+        self._varies = variance > 0
+        among = torch.arange(train.count) if among is None else among
+        self._others = None if len(among) == train.count else train.ids[among].cpu().sort().values
+        drawn = among[torch.randperm(len(among), generator=torch.Generator().manual_seed(seed))]
+        count = round(self._share * len(among))
         self.known = drawn[:count].sort().values
         self.followed = drawn[count : count + _FOLLOWED].sort().values
         self._known = train.ids[self.known].cpu().sort().values
@@ -122,6 +126,7 @@ class ColumnReader:
         self._sums = torch.zeros_like(self._truth)
         self._times = torch.zeros(len(order), dtype=torch.int64)
         self._epoch, self._recent, self._last = (_Errors(len(self._names)) for _ in range(3))
+        self._messages = self._unjudged = 0
         self._note = ""
 
     def see(self, message: Tensor, columns: Tensor, ids: Tensor, *, party: str, step: int) -> None:
@@ -151,8 +156,13 @@ class ColumnReader:
 
     def _look(self, message: Tensor, columns: Tensor, ids: Tensor, *, party: str, step: int) -> None:
         message = message.float() if message.dtype.itemsize < 4 else message
+        if self._others is not None:
+            real = torch.isin(ids.cpu(), self._others).to(ids.device)
+            message, columns, ids = message[real], columns[real], ids[real]
         known = torch.isin(ids.cpu(), self._known).to(ids.device)
-        if int(known.sum()) < _FEWEST or bool(known.all()):
+        self._messages += 1
+        if (self._share and int(known.sum()) < _FEWEST) or bool(known.all()):
+            self._unjudged += 1
             return
         view = View(
             party=party,
@@ -163,9 +173,9 @@ class ColumnReader:
         )
         estimate, self._note = run_feature_attack(self._attack, view, columns.shape[1])
         estimate = estimate.detach().double().cpu()
-        errors = (estimate - columns[~known].double().cpu()).square()
+        truth = columns[~known].double().cpu()
         for sums in (self._epoch, self._recent):
-            sums.add(errors)
+            sums.add(estimate - truth, truth - self._middle)
         self._follow(ids[~known].cpu(), estimate)
 
     def _follow(self, ids: Tensor, estimate: Tensor) -> None:
@@ -214,25 +224,41 @@ class ColumnReader:
             accumulated=None if accumulated is None else self._mean(accumulated),
             followed=int((self._times > 0).sum()),
             left_out=[name for place, name in enumerate(self._names) if not self._varies[place]],
-            note=self._note,
+            note="; ".join(filter(None, (self._note, self.unjudged))),
         )
 
-    def share_of(self, errors: Tensor) -> float:
-        """Return the share of variance recovered by estimates with these mean squared errors, ``(d,)``."""
-        return self._mean((1 - errors / self._variance).clamp_min(0.0))
+    @property
+    def unjudged(self) -> str:
+        """How many messages could not be judged, in words; empty if all were."""
+        if not self._unjudged:
+            return ""
+        return (
+            f"{self._unjudged:,} of {self._messages:,} messages had fewer than {_FEWEST} of the records whose columns "
+            "it knows, and were left out"
+        )
+
+    def share_of(self, estimate: Tensor, truth: Tensor) -> float:
+        """Return the share of variance that estimates of some records recover, the mean over columns."""
+        errors = _Errors(len(self._names))
+        errors.add(estimate.double() - truth.double(), truth.double() - self._middle)
+        return self._mean(self._shares(errors))
 
     def _shares(self, errors: _Errors) -> Tensor:
         """Return which share of each column's variance is recovered, ``(d,)``; NaN where nothing was judged."""
         if not errors.count:
-            return torch.full_like(self._variance, math.nan)
-        return (1 - errors.sums / errors.count / self._variance).clamp_min(0.0)
+            return torch.full_like(self._middle, math.nan)
+        # A column that does not vary among these records has nothing to recover.
+        variance = errors.variance
+        shares = 1 - errors.sums / errors.count / variance.clamp_min(torch.finfo(torch.float64).tiny)
+        return torch.where(variance > 0, shares, 0.0).clamp_min(0.0)
 
     def _accumulated(self) -> Tensor | None:
         met = self._times > 0
         if not bool(met.any()):
             return None
-        means = self._sums[met] / self._times[met, None]
-        return (1 - (means - self._truth[met]).square().mean(dim=0) / self._variance).clamp_min(0.0)
+        errors = _Errors(len(self._names))
+        errors.add(self._sums[met] / self._times[met, None] - self._truth[met], self._truth[met] - self._middle)
+        return self._shares(errors)
 
     def _mean(self, shares: Tensor | None) -> float:
         return math.nan if shares is None else shares[self._varies].mean().item()
@@ -243,7 +269,8 @@ class ColumnReader:
         """Return all figures so far, and what the attack remembers."""
         own = self._attack.state_dict() if hasattr(self._attack, "state_dict") else {}
         errors = {name: getattr(self, f"_{name}").state() for name in ("epoch", "recent", "last")}
-        return {**errors, "sums": self._sums, "times": self._times, "asked": self._asked, "attack": own}
+        counts = {"messages": self._messages, "unjudged": self._unjudged, "asked": self._asked}
+        return {**errors, **counts, "sums": self._sums, "times": self._times, "attack": own}
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
@@ -251,13 +278,13 @@ class ColumnReader:
             setattr(self, f"_{name}", _Errors.of(*state[name]))
         self._sums.copy_(state["sums"])
         self._times.copy_(state["times"])
-        self._asked = state["asked"]
+        self._asked, self._messages, self._unjudged = (state[name] for name in ("asked", "messages", "unjudged"))
         if state["attack"]:
             self._attack.load_state_dict(state["attack"])  # type: ignore[attr-defined]
 
 
-def _variances(train: Records, columns: int) -> Tensor:
-    """Return the variance of each numeric column over some records, ``(d,)``, read piece by piece."""
+def _moments(train: Records, columns: int) -> tuple[Tensor, Tensor]:
+    """Return mean and variance of each numeric column over some records, ``(d,)`` each, read piece by piece."""
     count, mean, squares = 0, torch.zeros(columns, dtype=torch.float64), torch.zeros(columns, dtype=torch.float64)
     for first in range(0, train.count, _PIECE):
         piece = train.rows(torch.arange(first, min(first + _PIECE, train.count))).columns.numeric.cpu().double()
@@ -265,24 +292,34 @@ def _variances(train: Records, columns: int) -> Tensor:
         shift, both = own - mean, count + len(piece)
         squares = squares + (piece - own).square().sum(dim=0) + shift.square() * (count * len(piece) / both)
         mean, count = mean + shift * (len(piece) / both), both
-    return squares / max(count, 1)
+    return mean, squares / max(count, 1)
 
 
 class _Errors:
-    """Squared errors of estimates, by column, added up."""
+    """What estimates are off by, squared and added up by column, beside the spread of what was estimated."""
 
     def __init__(self, columns: int) -> None:
-        self.sums, self.count = torch.zeros(columns, dtype=torch.float64), 0
+        self.sums, self._first, self._second = (torch.zeros(columns, dtype=torch.float64) for _ in range(3))
+        self.count = 0
 
     @classmethod
-    def of(cls, sums: Tensor, count: int) -> _Errors:
+    def of(cls, sums: Tensor, first: Tensor, second: Tensor, count: int) -> _Errors:
+        """Return what :meth:`state` returned."""
         errors = cls(0)
-        errors.sums, errors.count = sums.clone(), count
+        errors.sums, errors._first, errors._second, errors.count = sums.clone(), first.clone(), second.clone(), count
         return errors
 
-    def add(self, squares: Tensor) -> None:
-        self.sums = self.sums + squares.sum(dim=0)
-        self.count += len(squares)
+    def add(self, off: Tensor, truth: Tensor) -> None:
+        """Add records: what their estimates are off by, and their columns less a number that is near their mean."""
+        self.sums = self.sums + off.square().sum(dim=0)
+        self._first, self._second = self._first + truth.sum(dim=0), self._second + truth.square().sum(dim=0)
+        self.count += len(off)
 
-    def state(self) -> tuple[Tensor, int]:
-        return self.sums, self.count
+    @property
+    def variance(self) -> Tensor:
+        """Variance of each column among these records, ``(d,)``."""
+        return (self._second / self.count - (self._first / self.count).square()).clamp_min(0.0)
+
+    def state(self) -> tuple[Tensor, Tensor, Tensor, int]:
+        """Return the sums."""
+        return self.sums, self._first, self._second, self.count

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from splitvfl.errors import ArgumentError
 
-# Penalties that are tried, in units of the mean square of the known activations' singular values.
-_PENALTIES = tuple(10.0**power for power in range(-6, 4))
+# Penalties that are tried, in units of the mean square of the inputs' singular values, the largest first: of two that
+# leave out equally well it is taken.
+_PENALTIES = tuple(10.0**power for power in range(3, -7, -1))
+_TIE = 1e-9
 
 
 # Singular values this much smaller than the largest count as zeros: their squares are rounding.
@@ -22,7 +24,7 @@ class Ridge(NamedTuple):
 
     Attributes:
         centre: Mean of the inputs, ``(w,)``.
-        weight: ``(w, d)``, float64.
+        weight: ``(w, d)``, float64, of inputs in their own units.
         intercept: Mean of the targets, ``(d,)``.
         penalty: Which penalty each target has, ``(d,)``, in units of the mean square of the singular values.
         left_out: What each record's estimate is off by when it is left out, ``(m, d)``.
@@ -42,6 +44,7 @@ class Ridge(NamedTuple):
 def fit_ridge(inputs: Tensor, targets: Tensor) -> Ridge:
     """Return the ridge regression of targets on inputs, of each target with the penalty that leaves one out best.
 
+    Inputs are taken in units of their standard deviations: one that is sent in large numbers would hide the others.
     With inputs centred and ``U S Vᵀ`` their singular value decomposition, the prediction for a record that is left out
     follows without another fit: ``e_i / (1 − h_i)``, e the residual and ``h_i = 1/m + Σ_j U_ij² s_j² / (s_j² + λ)``.
 
@@ -58,16 +61,18 @@ def fit_ridge(inputs: Tensor, targets: Tensor) -> Ridge:
         raise ArgumentError("known records hold NaN or infinite values")
     inputs, targets = inputs.double(), targets.double()
     centre, intercept = inputs.mean(dim=0), targets.mean(dim=0)
-    left, squares, right = _decomposed(inputs - centre)
+    spread = (inputs - centre).square().mean(dim=0).sqrt()
+    scale = torch.where(spread > 0, spread, 1.0)
+    left, squares, right = _decomposed((inputs - centre) / scale)
     seen = targets - intercept
     along = left.T @ seen
     unit = squares.sum() / max(min(inputs.shape), 1)
     # Where all inputs are alike nothing is told apart, whatever the penalty.
     shrinks = [squares / (squares + power * unit) if unit > 0 else torch.zeros_like(squares) for power in _PENALTIES]
     errors = torch.stack([_left_out(left, along, seen, one).square().mean(dim=0) for one in shrinks])
-    best = errors.argmin(dim=0)
+    best = (errors <= errors.amin(dim=0) * (1 + _TIE)).int().argmax(dim=0)
     shrink = torch.stack(shrinks)[best].T  # (r, d)
-    weight = right @ (shrink * along / squares.sqrt()[:, None])
+    weight = right @ (shrink * along / squares.sqrt()[:, None]) / scale[:, None]
     penalty = torch.tensor(_PENALTIES, dtype=torch.float64, device=inputs.device)[best]
     return Ridge(centre, weight, intercept, penalty, _left_out(left, along, seen, shrink))
 

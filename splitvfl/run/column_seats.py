@@ -6,7 +6,9 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from splitvfl.data.columns import Records
@@ -31,6 +33,7 @@ class ColumnSeats:
         attacks: The attacks.
         watch: Where they are kept, and the reasons of those that could not be run.
         exchange: How a step is talked through.
+        held_out: Places of training records that are in no batch.
         seed: Draws the records whose columns an attacker is assumed to know: the same for all attacks on a party.
     """
 
@@ -42,9 +45,11 @@ class ColumnSeats:
         *,
         watch: Watch,
         exchange: Exchange,
+        held_out: Sequence[int] = (),
         seed: int,
     ) -> None:
         self._active, self._passives, self._watch = active, passives, watch
+        self._among = _sent(active.data.train, held_out)
         for name, party in passives.items():
             party.sent_to.clear()  # of an earlier trainer
             for attack in attacks:
@@ -58,7 +63,8 @@ class ColumnSeats:
         name = unused(hook_name(attack), self._watch.readers[party.name])
         refused = partial(self._watch.unavailable[party.name].__setitem__, name)
         names = party.data.numeric_names
-        reader = ColumnReader(attack, name=name, names=names, train=party.data.train, seed=seed, refused=refused)
+        options: dict[str, Any] = {"train": party.data.train, "among": self._among, "seed": seed, "refused": refused}
+        reader = ColumnReader(attack, name=name, names=names, **options)
         self._watch.readers[party.name][name] = reader
 
         def see(message: Tensor, batch: Records, step: int) -> None:
@@ -71,21 +77,34 @@ class ColumnSeats:
         found = []
         for reader in self._watch.readers[party].values():
             reading = reader.reading()
+            if reading is None and reader.unjudged:
+                self._watch.unavailable[party][reader.name] = f"never judged: {reader.unjudged}"
             if reading is not None:
                 found.append(replace(reading, without_messages=self._without_messages(party, reader)))
         return found
 
-    def _without_messages(self, party: str, reader: ColumnReader) -> float:
-        """Return the share of variance that ridge regression on the label party's own columns recovers."""
+    def _without_messages(self, party: str, reader: ColumnReader) -> float | None:
+        """Return the share of variance that ridge regression on the label party's own columns recovers.
+
+        ``None`` where the attacker knows too few records, or all.
+        """
         own, theirs = self._active.data.train, self._passives[party].data.train
-        if not self._active.data.width or len(reader.known) < 2:
+        if not self._active.data.width:
             return 0.0
+        if len(reader.known) < 2 or not len(reader.followed):
+            return None
         known, judged = (
             (own.rows(rows).columns.numeric.cpu(), theirs.rows(rows).columns.numeric.cpu())
             for rows in (reader.known, reader.followed)
         )
-        estimate = fit_ridge(*known).estimate(judged[0])
-        return reader.share_of((estimate - judged[1].double()).square().mean(dim=0))
+        return reader.share_of(fit_ridge(*known).estimate(judged[0]), judged[1])
+
+
+def _sent(train: Records, held_out: Sequence[int]) -> Tensor:
+    """Return the places of the label party's training records that are in batches, and no dummies."""
+    sent = torch.ones(train.count, dtype=torch.bool) if train.real is None else train.real.cpu().clone()
+    sent[torch.tensor(list(held_out), dtype=torch.int64)] = False
+    return sent.nonzero().squeeze(1)
 
 
 def _unavailable(attack: Attack, party: PassiveParty, exchange: Exchange) -> str:

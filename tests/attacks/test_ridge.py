@@ -24,8 +24,13 @@ def records(m: int, w: int, d: int, seed: int) -> tuple[torch.Tensor, torch.Tens
     return inputs, targets + 0.5 * torch.randn(m, d, generator=random, dtype=torch.float64)
 
 
-def mean_square(centred: torch.Tensor) -> float:
-    return torch.linalg.svdvals(centred).square().mean().item()
+def in_their_units(inputs: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    spread = like.std(dim=0, correction=0)
+    return (inputs - like.mean(dim=0)) / torch.where(spread > 0, spread, 1.0)
+
+
+def unit_of(inputs: torch.Tensor) -> float:
+    return torch.linalg.svdvals(in_their_units(inputs, inputs)).square().mean().item()
 
 
 @sizes
@@ -33,8 +38,7 @@ def test_the_penalty_is_the_one_that_leaves_one_out_best(m: int, w: int, d: int,
     """Scikit-learn's ridge, fitted anew without each record in turn."""
     inputs, targets = records(m, w, d, seed)
     found = fit_ridge(inputs, targets)
-    centred = inputs - inputs.mean(dim=0)
-    unit = mean_square(centred)
+    centred, unit = in_their_units(inputs, inputs), unit_of(inputs)
     for place in range(d):
         errors = []
         for penalty in _PENALTIES:
@@ -54,12 +58,13 @@ def test_the_penalty_is_the_one_that_leaves_one_out_best(m: int, w: int, d: int,
 def test_estimates_are_those_of_scikit_learn(m: int, w: int, d: int, seed: int) -> None:
     inputs, targets = records(m, w, d, seed)
     found = fit_ridge(inputs, targets)
-    unit = mean_square(inputs - inputs.mean(dim=0))
-    new = torch.randn(5, w, dtype=torch.float64)
+    ours, new = in_their_units(inputs, inputs).numpy(), torch.randn(5, w, dtype=torch.float64)
     for place in range(d):
-        theirs = TheirRidge(alpha=found.penalty[place].item() * unit).fit(inputs.numpy(), targets.numpy()[:, place])
+        alpha = found.penalty[place].item() * unit_of(inputs)
+        theirs = TheirRidge(alpha=alpha).fit(ours, targets.numpy()[:, place])
+        expected = theirs.predict(in_their_units(new, inputs).numpy())
         # Of a penalty of 1e-6 and dependent inputs six digits are lost.
-        assert found.estimate(new)[:, place].numpy() == pytest.approx(theirs.predict(new.numpy()), rel=1e-6, abs=1e-6)
+        assert found.estimate(new)[:, place].numpy() == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
 def test_what_is_linear_in_an_activation_is_found_from_few_records() -> None:
@@ -131,6 +136,21 @@ def test_it_remembers_the_latest_of_each_record_and_no_more_than_it_may() -> Non
 def test_memory_has_limits(memory: int) -> None:
     with pytest.raises(ArgumentError, match="memory must be 0 to 100,000 records"):
         RidgeAttack(memory=memory)
+
+
+def test_one_unit_in_large_numbers_hides_no_other() -> None:
+    random = torch.Generator().manual_seed(0)
+    columns = torch.randn(60, 1, generator=random)
+    sent = torch.cat([columns, 1e6 * torch.randn(60, 1, generator=random)], dim=1)
+    estimate = fit_ridge(sent[:30], columns[:30]).estimate(sent[30:])
+    assert (estimate - columns[30:]).square().mean() < 1e-6
+
+
+def test_of_two_records_nothing_is_told_apart() -> None:
+    """Each left out leaves a constant, whatever the penalty: the largest is taken, and estimates stay near the mean."""
+    found = fit_ridge(torch.tensor([[0.0], [1e-4]]), torch.tensor([[-1.0], [1.0]]))
+    assert found.penalty.item() == max(_PENALTIES)
+    assert found.estimate(torch.tensor([[1.0]])).abs().item() < 20.0
 
 
 def test_known_records_that_are_all_alike_give_their_columns() -> None:

@@ -79,11 +79,12 @@ def test_shares_are_those_of_a_sum_over_all_records_that_are_not_known() -> None
     logged = train(one, 2)
     known = set(one.known.tolist())
     assert len(known) == KNOWN
-    columns, variance = TRAIN.columns.numeric.double(), TRAIN.columns.numeric.double().var(dim=0, correction=0)
+    columns = TRAIN.columns.numeric.double()
 
     def share(rows: list[int], place: int) -> float:
         error = np_mean([(columns[row, 0] * 0.5 - columns[row, place]) ** 2 for row in rows])
-        return max(0.0, 1 - error / variance[place].item())
+        middle = np_mean([columns[row, place] for row in rows])
+        return max(0.0, 1 - error / np_mean([(columns[row, place] - middle) ** 2 for row in rows]))
 
     def np_mean(values: list[Any]) -> float:
         return float(sum(values)) / len(values)
@@ -125,14 +126,68 @@ def test_what_is_known_is_shown_and_never_judged() -> None:
         assert torch.equal(view.received_activation, message(mine, step))
 
 
-def test_a_message_with_fewer_than_two_known_records_is_left_out() -> None:
+def test_estimating_means_recovers_nothing_whatever_is_known() -> None:
+    """An outlier among the known records is in no variance that estimates are compared with."""
+    random = torch.Generator().manual_seed(1)
+    heavy = torch.randn(RECORDS, 3, generator=random) / torch.rand(RECORDS, 3, generator=random)
+    train = Records(torch.arange(RECORDS), Columns.of(heavy))
+
+    class Mean(Guess):
+        def __call__(self, view: View, /) -> Tensor:
+            return heavy.mean(dim=0).expand(len(view.ids), -1)
+
+    for seed in range(20):
+        one = ColumnReader(Mean(), names=NAMES, train=train, seed=seed)
+        one.see(heavy, heavy, train.ids, party="clinic", step=0)
+        found = one.reading()
+        assert found is not None
+        assert found.share == found.accumulated == 0.0
+        assert one.share_of(heavy.mean(dim=0).expand(5, -1), heavy[:5]) == 0.0
+
+
+def test_records_that_are_nobodys_or_never_sent_are_neither_known_nor_judged() -> None:
+    among = torch.arange(0, RECORDS, 2)
+    attack = Guess()
+    one = reader(attack, among=among)
+    train(one, 1)
+    real = set(TRAIN.ids[among].tolist())
+    seen = {number for view in attack.views for part in (view.ids, view.auxiliary.ids) for number in part.tolist()}
+    assert seen <= real
+    assert set(TRAIN.ids[one.known].tolist()) | set(TRAIN.ids[one.followed].tolist()) == real
+    found = one.reading()
+    assert found is not None
+    assert found.followed == found.records == sum(len(view.ids) for view in attack.views)
+
+
+class Telling:
+    """Knows no record's columns."""
+
+    name: ClassVar[str] = "telling"
+    target: ClassVar[str] = "features"
+    needs: ClassVar[frozenset[str]] = frozenset({"received_activation"})
+
+    def __call__(self, view: View, /) -> Tensor:
+        return view.received_activation[:, :1].double() + torch.zeros(3)
+
+
+def test_an_attack_that_knows_nobody_is_judged_by_all() -> None:
+    one = reader(Telling())
+    train(one, 1)
+    found = one.reading()
+    assert found is not None
+    assert (found.records, found.known_share) == (RECORDS, 0.0)
+    assert found.columns[0].share == pytest.approx(1.0)
+
+
+def test_a_message_with_fewer_than_three_known_records_is_left_out() -> None:
     attack = Guess()
     one = reader(attack)
     others = torch.tensor([row for row in range(RECORDS) if row not in set(one.known.tolist())])
-    shown(one, torch.cat([one.known[:1], others[:5]]), 0)
+    shown(one, torch.cat([one.known[:2], others[:5]]), 0)
     shown(one, one.known[:4], 1)
     assert not attack.views
     assert one.reading() is None
+    assert one.unjudged.startswith("2 of 2 messages had fewer than 3 of the records whose columns it knows")
     assert one.scalars("lab", epoch_ends=True) == {}
 
 

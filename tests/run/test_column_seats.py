@@ -18,6 +18,7 @@ from splitvfl.data.columns import Columns, Records
 from splitvfl.defenses import GaussianIR
 from splitvfl.exchange.oracle import Oracle
 from splitvfl.exchange.split import Split
+from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.report.findings import columns_read
 from splitvfl.report.summary import read_summary
@@ -96,6 +97,23 @@ def test_reasons_stand_in_the_place_of_figures() -> None:
     )
     without = trainer()
     assert "ridge" not in without.unavailable["telecom"]
+
+
+def test_an_attack_that_was_never_judged_says_why() -> None:
+    made = trainer(attacks=[RidgeAttack(known_share=0.004)])
+    made.fit(1)
+    assert made.column_readings("telecom") == []
+    assert "never judged: 8 of 8 messages had fewer than 3" in made.unavailable["telecom"]["ridge"]
+
+
+def test_what_is_held_out_is_not_known() -> None:
+    """No message brings it."""
+    made = trainer(early_stopping=EarlyStopping(patience=9, validation_every=4))
+    made.fit(1)
+    (reader,) = made.watch.readers["telecom"].values()
+    assert len(reader.known) == 90
+    assert not set(reader.known.tolist()) & set(range(3, 400, 4))
+    assert reading(made).followed == 210
 
 
 def test_a_party_without_numbers_is_not_read() -> None:
