@@ -27,6 +27,7 @@ from splitvfl.hooks import (
     call_attack,
     call_defense,
     needs_of,
+    reads_activations,
     resolution_of,
 )
 from splitvfl.leakage.score_equations import count_scores
@@ -102,6 +103,8 @@ FEATURE_ATTACKS = {
 def every_feature_attack() -> dict[str, Any]:
     exported = (getattr(attacks, name) for name in attacks.__all__)
     classes = [one for one in exported if inspect.isclass(one) and getattr(one, "target", "") == "features"]
+    # Those that look at activations do so during training, and answer in no box.
+    classes = [one for one in classes if not reads_activations(one)]
     return {one.name: FEATURE_ATTACKS.get(one.name, one) for one in classes}
 
 

@@ -106,10 +106,12 @@ class Side:
     def receive(self, step: int) -> None:
         deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
+            # Looked at before: what was sent until then has arrived, as on a link that has ended.
+            ended = self.link.ended
             try:
                 found = self.link.letters[self._here].get(timeout=0.002)
             except queue.Empty:
-                if self.link.ended:
+                if ended:
                     raise LinkError("the link broke") from None
                 continue
             assert found == step
