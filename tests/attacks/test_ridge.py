@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import Ridge as TheirRidge
 
@@ -33,6 +33,7 @@ def unit_of(inputs: torch.Tensor) -> float:
     return torch.linalg.svdvals(in_their_units(inputs, inputs)).square().mean().item()
 
 
+@settings(max_examples=20)
 @sizes
 def test_the_penalty_is_the_one_that_leaves_one_out_best(m: int, w: int, d: int, seed: int) -> None:
     """Scikit-learn's ridge, fitted anew without each record in turn."""

@@ -20,6 +20,7 @@ from splitvfl.team.team import Team
 
 SIZE, STEPS = 2, 6
 LIMIT_S = 20.0
+MESSAGE_S = 0.5
 
 
 class Votes:
@@ -101,10 +102,17 @@ class Side:
         return self.link.ended
 
     def send(self, step: int) -> None:
-        self.link.letters[1 - self._here].put(step)
+        """What is sent before the end arrives, and after it nothing is sent: else one side could be done alone.
+
+        Parties have a farewell for that, which these have not.
+        """
+        with self.link.line.changed:
+            if self.link.ended:
+                raise LinkError("the link broke")
+            self.link.letters[1 - self._here].put(step)
 
     def receive(self, step: int) -> None:
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + MESSAGE_S
         while time.monotonic() < deadline:
             # Looked at before: what was sent until then has arrived, as on a link that has ended.
             ended = self.link.ended
@@ -116,7 +124,9 @@ class Side:
                 continue
             assert found == step
             return
-        raise AssertionError("waited for ever")
+        # A partner whose fellow is still meeting says nothing, and that one may wait for a fellow of this one, which
+        # waits for this one to hear that its link broke. A limit on messages ends that.
+        raise LinkError("it did not come in time")
 
 
 class Place:
