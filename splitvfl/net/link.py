@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Self
+from functools import partial
+from typing import Final, Self, TypeVar
 
 from splitvfl.errors import ArgumentError, LeaveError, LinkError, ProtocolError, RefusedError
 from splitvfl.messaging.conversation import Expected
@@ -18,11 +19,15 @@ from splitvfl.net import frames
 from splitvfl.net.frames import Assembly, Bye, Hello, Packed, pack, shown_text
 from splitvfl.net.pipes import Cause, Pipe, PipeEnded, PipeTimeout
 
+T = TypeVar("T")
+
 WAITING_FRAMES: Final = 4
 WAITING_MESSAGES: Final = 4
 
 # Frames that may still be read when the carrier is over: no more of them than it had room for.
 _ALL: Final = 1 << 30
+# How often a party that waits looks whether its own workers still want it to.
+_LOOK_S: Final = 1.0
 # How long a party that takes its leave waits for its last word to be heard, and the other one to hear it.
 _LINGER_S: Final = 2.0
 GONE: Final = "it went without a word, or the network between did"
@@ -131,6 +136,7 @@ class Link:
     Attributes:
         peer: The other party's name.
         theirs: What it said of itself.
+        while_waiting: Called about once a second while this waits for the other party; what it raises ends the wait.
     """
 
     def __init__(self, stream: Stream, *, own: Hello, theirs: Hello, hang_up: Callable[[], None]) -> None:
@@ -142,6 +148,7 @@ class Link:
         self._sent = 0
         self._received = 0
         self._announced: dict[tuple[str, int], int] = {}
+        self.while_waiting: Callable[[], None] = lambda: None
 
     @property
     def ended(self) -> Cause | None:
@@ -166,7 +173,7 @@ class Link:
         what = f"sending {message.kind} of step {message.step} to {self.peer}"
         packed = pack(message, self._sent)
         try:
-            self._stream.outgoing.put(packed, time.monotonic() + timeout)
+            self._patiently(partial(self._stream.outgoing.put, packed), time.monotonic() + timeout)
         except PipeEnded as ended:
             # Whatever carries the frames may know that it is over before its last word has been read.
             raise _gone(self.peer, what, self._stream.incoming.why_ended(_LINGER_S) or ended.cause) from None
@@ -217,11 +224,22 @@ class Link:
     def _next_frame(self, expected: Expected, timeout: float, deadline: float) -> bytes:
         what = f"waiting for {expected.kind} of step {expected.step} from {self.peer}"
         try:
-            return self._stream.incoming.get(deadline)
+            return self._patiently(self._stream.incoming.get, deadline)
         except PipeEnded as ended:
             raise _gone(self.peer, what, ended.cause) from None
         except PipeTimeout:
             raise LinkError(f"{what}: not (all of) it came within {timeout:g} s") from None
+
+    def _patiently(self, attempt: Callable[[float], T], deadline: float) -> T:
+        """Try until the deadline, and look around once a second meanwhile."""
+        while True:
+            until = min(deadline, time.monotonic() + _LOOK_S)
+            try:
+                return attempt(until)
+            except PipeTimeout:
+                if until == deadline:
+                    raise
+                self.while_waiting()
 
     def close(self, reason: str = "", *, final: bool = False) -> None:
         """Take leave and hang up; the second time does nothing.

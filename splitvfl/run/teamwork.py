@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
 
 from splitvfl.errors import ConfigError, LinkError, ProtocolError, TeamError
 from splitvfl.messaging.messages import bytes_of
 from splitvfl.net.driver import Correspondent
+from splitvfl.net.frames import Bye
+from splitvfl.net.link import DONE
 from splitvfl.party.party import Party
-from splitvfl.run.meeting_again import MeetingPlace
 from splitvfl.run.training import Interrupted
 from splitvfl.team.divided import divided_weights, replicated_state, sharded_tables
 from splitvfl.team.team import Team
@@ -31,18 +33,37 @@ def telling(team: Team) -> Iterator[None]:
         raise
 
 
-def _tell(team: Team, error: BaseException, *, once_more: bool) -> None:
-    """Tell the other workers that this one cannot go on.
+def _tell(team: Team, error: BaseException, *, once_more: bool) -> bool:
+    """Tell the other workers that this one cannot go on, and return whether that is to be followed by a new meeting.
 
     Args:
         team: The workers.
         error: Why.
         once_more: Whether a lost link, or a message that does not belong there, is no end: all meet again then.
     """
-    if isinstance(error, Interrupted | TeamError):  # which all workers raise together
-        return
     passing = isinstance(error, LinkError | ProtocolError) and not getattr(error, "final", False)
-    team.refuse(str(error) or "it was stopped", final=not (passing and once_more))
+    if not isinstance(error, Interrupted | TeamError):  # which all workers raise together
+        team.refuse(str(error) or "it was stopped", final=not (passing and once_more))
+    return passing and once_more
+
+
+class LiveLink(Correspondent, Protocol):
+    """The part of a :class:`~splitvfl.net.link.Link` by which a worker hears of its end, and of others of its team."""
+
+    while_waiting: Callable[[], None]
+
+    @property
+    def ended(self) -> Bye | str | None:
+        """The reason why nothing more will arrive; ``None`` as long as something may."""
+        ...
+
+
+class LivePlace(Protocol):
+    """Where a worker meets its partners: a :class:`~splitvfl.net.meeting.Meeting`, say."""
+
+    def meet(self) -> AbstractContextManager[Mapping[str, LiveLink]]:
+        """Return links to all partners, which are closed when the block is left."""
+        ...
 
 
 class TeamMeeting:
@@ -50,14 +71,15 @@ class TeamMeeting:
 
     A worker whose link breaks while others still wait for theirs meets its partner again, and no other link is given
     up for that. Later, where one gives up its links, all do: the links first, so that partners know, and then they tell
-    each other. So no worker waits for one that is still meeting, and nobody drops a link that is new.
+    each other. So no worker waits for one that is still meeting, and nobody drops a link that is new. One that waits
+    for its partner looks meanwhile whether another one has lost its link: its partner may be waiting for that one's.
 
     Args:
         place: Where this worker meets its partners.
         team: The workers.
     """
 
-    def __init__(self, place: MeetingPlace, team: Team) -> None:
+    def __init__(self, place: LivePlace, team: Team) -> None:
         self._place, self._team = place, team
 
     @contextmanager
@@ -76,19 +98,35 @@ class TeamMeeting:
                         met = self._all_linked(links)
                     if not met:
                         raise _Broken("a link broke before all workers had theirs")
-                    yield links
+                    with self._watched(links):
+                        yield links
                 return
             except _Broken:
                 continue
             except BaseException as error:
-                why = self._team.lost or str(error)  # a link may have broken because the workers had parted
-                _tell(self._team, error, once_more=met)
+                why = self._team.lost  # a link may have broken because the workers had parted
+                ends = not _tell(self._team, error, once_more=met)
                 passing = isinstance(error, LinkError | ProtocolError) and not isinstance(error, TeamError)
                 if self._team.lost and passing:
-                    raise TeamError(why, final=True) from error
+                    raise TeamError(why or (str(error) if ends else self._team.lost), final=True) from error
                 raise
 
-    def _all_linked(self, links: Mapping[str, Correspondent]) -> bool:
+    @contextmanager
+    def _watched(self, links: Mapping[str, LiveLink]) -> Iterator[None]:
+        """Let workers that wait for a partner, or for each other, hear of a link that is lost."""
+        for link in links.values():
+            link.while_waiting = self._give_up_with_others
+        self._team.link_lost = lambda: not _alive(links)
+        try:
+            yield
+        finally:
+            self._team.link_lost = lambda: False
+
+    def _give_up_with_others(self) -> None:
+        if self._team.is_refusing():
+            raise LinkError("another worker of this party lost its link, or cannot go on")
+
+    def _all_linked(self, links: Mapping[str, LiveLink]) -> bool:
         """Wait until all workers have links, and return whether all still have them then."""
         self._team.collect(b"")
         return b"" not in self._team.collect(b"alive" if _alive(links) else b"")
@@ -98,8 +136,10 @@ class _Broken(LinkError):
     """This worker's link broke before there was anything to say on it; the others keep theirs, and wait."""
 
 
-def _alive(links: Mapping[str, Correspondent]) -> bool:
-    return all(getattr(link, "ended", None) is None for link in links.values())
+def _alive(links: Mapping[str, LiveLink]) -> bool:
+    """Return whether nothing has ended too early."""
+    ends = [link.ended for link in links.values()]
+    return all(end is None or (isinstance(end, Bye) and end.reason == DONE) for end in ends)
 
 
 def check_workers_alike(team: Team, party: str, terms: Mapping[str, str]) -> None:

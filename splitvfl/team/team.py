@@ -25,6 +25,8 @@ class Team(ABC):
         rank: Number of this worker, from 0.
         size: How many there are.
         stopping: Asked before every operation whether this worker was asked to stop.
+        link_lost: Asked about once a second while this worker waits for the others whether it has lost a link meanwhile
+            that it needs to go on.
     """
 
     rank: int = 0
@@ -32,6 +34,7 @@ class Team(ABC):
 
     def __init__(self) -> None:
         self.stopping: Callable[[], bool] = lambda: False
+        self.link_lost: Callable[[], bool] = lambda: False
 
     @property
     @abstractmethod
@@ -155,9 +158,18 @@ class Team(ABC):
     def refuse(self, reason: str, *, final: bool = False) -> None:
         """Tell the others, in the place of their next operation, that this worker cannot go on; they raise.
 
+        Where another one refuses for good at the same time, :attr:`lost` says why.
+
         Args:
             reason: What they are told, in words; of more than 500 bytes the first.
             final: Whether it would be the same another time.
+        """
+
+    @abstractmethod
+    def is_refusing(self) -> bool:
+        """Return whether a worker that waits for this one in the next operation refuses, or has lost a link.
+
+        For one that waits for another party before that operation: what it waits for may never come.
         """
 
 
@@ -206,6 +218,10 @@ class Alone(Team):
 
     def refuse(self, reason: str, *, final: bool = False) -> None:
         """Do nothing: nobody else waits."""
+
+    def is_refusing(self) -> bool:
+        """Return that there is none."""
+        return False
 
 
 class FirstWorker(Alone):

@@ -10,12 +10,17 @@ import re
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+# They are documented there, and not marked as exported; but for the last, which is the one way to a group's store.
+from torch.distributed import DistError, PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import _get_default_store
 
 from splitvfl.errors import ConfigError, TeamError
 from splitvfl.team.joining import JOIN_S, VARIABLES, Launch, meet
@@ -27,6 +32,8 @@ _STOP: Final = 16
 _REASON_BYTES: Final = 500
 # How long a worker looks for the others often, how long it pauses between two looks then, and how long later.
 _OFTEN_S, _SOON_S, _POLL_S = 0.005, 0.00005, 0.001
+# How often one that waits looks whether it still has its links.
+_LOOK_S: Final = 1.0
 
 
 class Workers(Team):
@@ -89,6 +96,9 @@ class Workers(Team):
                 final=True,
             ) from error
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        # The one way to reach a worker that is not at an operation. By the group: its numbers start anew in each.
+        self._called_at = PrefixStore(f"splitvfl called at {self._group.group_name}", _get_default_store())
+        self._operations = 0
         self._stop_asked = False
         self._gone = ""
         self._calls: list[int] = []
@@ -176,10 +186,27 @@ class Workers(Team):
         """Tell the others, in the place of their next operation, that this worker cannot go on."""
         if self._gone:
             return
-        if self._vote(_CANNOT_EVER if final else _CANNOT) is not None:
-            self._reasons(reason)
+        self._call()
+        votes = self._vote(_CANNOT_EVER if final else _CANNOT)
+        if votes is None:
+            return
+        said = self._refused(votes, self._reasons(reason), but=self.rank)
         if final:
             self._gone = f"worker {self.rank} of {self._party} has ended"
+        elif _CANNOT_EVER in votes:
+            self._gone = said
+
+    def is_refusing(self) -> bool:
+        """Return whether a worker waits for this one in vain: asked of the store by which they joined."""
+        try:
+            return self._called_at.check([str(self._operations)])
+        except DistError:  # gone with who kept it: a worker, or what started them
+            return True
+
+    def _call(self) -> None:
+        """Call the others to the operation that they come to next."""
+        with suppress(DistError):  # gone with who kept it: the operation will say so
+            self._called_at.set(str(self._operations), "")
 
     # --- in step
 
@@ -189,11 +216,8 @@ class Workers(Team):
         votes = self._vote(operation)
         if votes is None:
             raise TeamError(self._gone, final=True)
-        refusing = [rank for rank, vote in enumerate(votes) if vote in (_CANNOT, _CANNOT_EVER)]
-        if refusing:
-            reasons = self._reasons("")
-            said = "; ".join(f"worker {rank} of {self._party}: {reasons[rank] or 'it is gone'}" for rank in refusing)
-            final = any(votes[rank] == _CANNOT_EVER for rank in refusing)
+        if not {_CANNOT, _CANNOT_EVER}.isdisjoint(votes):
+            said, final = self._refused(votes, self._reasons("")), _CANNOT_EVER in votes
             self._gone = said if final else ""
             raise TeamError(said, final=final)
         if set(votes) != {operation}:
@@ -215,15 +239,25 @@ class Workers(Team):
         votes = torch.zeros(self.size, dtype=torch.int64)
         votes[self.rank] = vote + (_STOP if self.stopping() else 0)
         try:
-            self._wait_for(dist.all_reduce(votes, group=self._group, async_op=True))
+            self._wait_for(dist.all_reduce(votes, group=self._group, async_op=True), meanwhile=self._call_if_lost)
         except RuntimeError as error:
             self._gone = self._why_lost(error)
             return None
         except BaseException as error:
             self._gone = self._why_lost(error)
             raise
+        self._operations += 1
         self._stop_asked = bool((votes >= _STOP).any())
         return [vote % _STOP for vote in votes.tolist()]
+
+    def _call_if_lost(self) -> None:
+        if self.link_lost():
+            self._call()
+
+    def _refused(self, votes: Sequence[int], reasons: Sequence[str], *, but: int | None = None) -> str:
+        """Return in words who cannot go on, and why."""
+        refusing = [rank for rank, vote in enumerate(votes) if vote in (_CANNOT, _CANNOT_EVER) and rank != but]
+        return "; ".join(f"worker {rank} of {self._party}: {reasons[rank] or 'it is gone'}" for rank in refusing)
 
     def _reasons(self, reason: str) -> list[str]:
         own = reason.encode("utf-8", "replace")[:_REASON_BYTES]
@@ -240,16 +274,25 @@ class Workers(Team):
             return f"worker {self.rank} of {self._party} failed: {type(error).__name__}: {error}"
         return f"a worker of {self._party} is gone, or did not come within {self._wait}{_in_words(error)}"
 
-    def _wait_for(self, work: Any) -> None:
+    def _wait_for(self, work: Any, *, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Wait for a collective, in which a signal would not be heard, piece by piece.
+
+        Args:
+            work: What is under way.
+            meanwhile: Done once a second.
 
         Raises:
             RuntimeError: If it failed: another worker is gone.
         """
-        soon = time.perf_counter() + _OFTEN_S
+        begun = time.perf_counter()
+        looked = begun
         while not work.is_completed():
+            now = time.perf_counter()
+            if now > looked + _LOOK_S:
+                looked = now
+                meanwhile()
             # Without a pause gloo's own thread would wait for this one where they share a core.
-            time.sleep(_POLL_S if time.perf_counter() > soon else _SOON_S)
+            time.sleep(_POLL_S if now > begun + _OFTEN_S else _SOON_S)
         work.wait()
 
     # --- what crosses

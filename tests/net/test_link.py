@@ -127,6 +127,35 @@ def test_a_wait_ends_with_who_was_waited_for_what_and_how_long(ends: tuple[Link,
         ends[0].receive(awaited(7), timeout=0.05)
 
 
+def test_who_waits_looks_around_once_a_second_and_may_give_up(ends: tuple[Link, Link]) -> None:
+    bank, telecom = ends
+    looks: list[str] = []
+
+    def look() -> None:
+        looks.append("")
+        if len(looks) == 2:
+            raise LinkError("a fellow has lost its link")
+
+    bank.while_waiting = look
+    telecom.send(activation(0), timeout=ENOUGH)
+    bank.receive(awaited(0), timeout=ENOUGH)
+    assert not looks  # what is there is not waited for
+    with pytest.raises(LinkError, match=r"^a fellow has lost its link$"):
+        bank.receive(awaited(1), timeout=ENOUGH)
+    assert len(looks) == 2
+
+    def leave() -> None:
+        raise LinkError("a fellow refuses")
+
+    def send_all() -> None:  # to one that takes nothing
+        for step in range(100):
+            telecom.send(activation(1 + step, 1 << 19), timeout=ENOUGH)
+
+    telecom.while_waiting = leave
+    with pytest.raises(LinkError, match=r"^a fellow refuses$"):
+        send_all()
+
+
 def test_a_message_that_does_not_end_is_not_waited_for_forever() -> None:
     stream = Stream()
     link = Link(stream, own=BANK, theirs=TELECOM, hang_up=lambda: None)

@@ -6,7 +6,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +20,6 @@ from splitvfl.team.team import Team
 
 SIZE, STEPS = 2, 6
 LIMIT_S = 20.0
-MESSAGE_S = 0.5
 
 
 class Votes:
@@ -29,9 +28,17 @@ class Votes:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._rounds: list[dict[int, bytes | None]] = [{}]
+        self._called = -1
 
-    def say(self, rank: int, content: bytes | None) -> list[bytes | None]:
+    def calls(self) -> bool:
+        """Whether one who waits in the operation that is under way refuses, or has lost its link."""
+        with self._changed:
+            waits = len(self._rounds[-1]) < SIZE
+            return waits and (None in self._rounds[-1].values() or self._called == len(self._rounds) - 1)
+
+    def say(self, rank: int, content: bytes | None, lost: Callable[[], bool]) -> list[bytes | None]:
         """Say something, or (None) that this one cannot go on; return what all say."""
+        deadline = time.monotonic() + LIMIT_S
         with self._changed:
             if len(self._rounds[-1]) == SIZE:
                 self._rounds.append({})
@@ -39,7 +46,10 @@ class Votes:
             assert rank not in said, f"worker {rank} is at operation {number} twice"
             said[rank] = content
             self._changed.notify_all()
-            assert self._changed.wait_for(lambda: len(said) == SIZE, LIMIT_S), f"somebody is missed in {number}"
+            while not self._changed.wait_for(lambda: len(said) == SIZE, 0.002):
+                assert time.monotonic() < deadline, f"somebody is missed in {number}"
+                if lost():
+                    self._called = number
         return [said[one] for one in range(SIZE)]
 
 
@@ -53,14 +63,17 @@ class Threads(Team):
     stop_asked = False
 
     def collect(self, content: bytes) -> list[bytes]:
-        said = self._votes.say(self.rank, content)
+        said = self._votes.say(self.rank, content, self.link_lost)
         if None in said:
             raise TeamError("another worker lost its link")
         return [one for one in said if one is not None]
 
     def refuse(self, reason: str, *, final: bool = False) -> None:
         assert not final, reason
-        self._votes.say(self.rank, None)
+        self._votes.say(self.rank, None, self.link_lost)
+
+    def is_refusing(self) -> bool:
+        return self._votes.calls()
 
     def add_up(self, tensors: Sequence[Tensor | None]) -> Any: ...
     def gather(self, tensor: Tensor) -> Any: ...
@@ -96,6 +109,7 @@ class Side:
 
     def __init__(self, link: Link, here: int) -> None:
         self.link, self._here = link, here
+        self.while_waiting = lambda: None
 
     @property
     def ended(self) -> Any:
@@ -112,7 +126,7 @@ class Side:
             self.link.letters[1 - self._here].put(step)
 
     def receive(self, step: int) -> None:
-        deadline = time.monotonic() + MESSAGE_S
+        deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
             # Looked at before: what was sent until then has arrived, as on a link that has ended.
             ended = self.link.ended
@@ -121,12 +135,11 @@ class Side:
             except queue.Empty:
                 if ended:
                     raise LinkError("the link broke") from None
+                self.while_waiting()
                 continue
             assert found == step
             return
-        # A partner whose fellow is still meeting says nothing, and that one may wait for a fellow of this one, which
-        # waits for this one to hear that its link broke. A limit on messages ends that.
-        raise LinkError("it did not come in time")
+        raise AssertionError("it did not come in time")
 
 
 class Place:
@@ -164,8 +177,9 @@ class Place:
             return link
 
 
-def _worker(team: Threads, place: Place, told: list[str]) -> None:
+def _worker(team: Threads, place: Place, told: list[str], begins: Callable[[], None] = lambda: None) -> None:
     def talk(links: Mapping[str, Any]) -> None:
+        begins()
         link = links["partner"]
         for step in range(STEPS):
             link.send(step)
@@ -208,6 +222,40 @@ def test_teams_that_lose_links_at_any_moment_meet_again_and_end(seed: int) -> No
         thread.join(2 * LIMIT_S)
     assert not failed, failed
     assert not any(thread.is_alive() for thread in threads)
+
+
+def test_a_link_that_breaks_when_only_one_side_has_met_stops_nobody() -> None:
+    """Worker 1 of the side that has met waits for one that waits, by way of two others, for worker 1 to hear of it."""
+    lines = [Line() for _ in range(SIZE)]
+    talking, told, failed = threading.Event(), [], []
+
+    class Late(Threads):
+        """Worker 0 of the other side, whose link breaks before it has said that it has one."""
+
+        broken = False
+
+        def collect(self, content: bytes) -> list[bytes]:
+            if not self.broken:
+                self.broken = talking.wait(LIMIT_S)
+                lines[0].current.end()
+            return super().collect(content)
+
+    def run(team: Threads, here: int) -> None:
+        try:
+            _worker(team, Place(lines[team.rank], here), told, talking.set if here == 0 else lambda: None)
+        except BaseException as error:
+            failed.append(error)
+
+    here, there = Votes(), Votes()
+    teams = [(Threads(0, here), 0), (Threads(1, here), 0), (Late(0, there), 1), (Threads(1, there), 1)]
+    threads = [threading.Thread(target=run, args=who, daemon=True) for who in teams]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * LIMIT_S)
+    assert not failed, failed
+    assert not any(thread.is_alive() for thread in threads)
+    assert sum("another worker of this party" in line for line in told) == 1
 
 
 class Ending(Threads):

@@ -133,14 +133,46 @@ def _two_refuse(team: Team) -> Any:
     if team.rank == 1:
         team.collect(b"")
     team.refuse(f"link {team.rank} broke", final=team.rank == 2)
+    return team.lost
 
 
 def test_two_that_cannot_go_on_are_both_named_and_one_for_good_is_for_good() -> None:
     assert together(_two_refuse) == [
-        None,
+        "worker 2 of shop: link 2 broke",
         (True, "worker 0 of shop: link 0 broke; worker 2 of shop: link 2 broke"),
-        None,
+        "worker 2 of shop has ended",
     ]
+
+
+def _called(team: Team) -> Any:
+    """Worker 0 waits for another party at three operations; before the last two, another worker waits in vain."""
+    found = []
+    for operation in range(3):
+        if team.rank == 0:
+            found.append(_hears(team, 3 * ENOUGH_S if operation else 0.2))
+        elif team.rank == 1 and operation == 1:
+            team.refuse("the link with ads broke")
+            continue
+        team.link_lost = lambda: team.rank == 2 and operation == 2  # noqa: B023 - of this operation
+        try:
+            team.collect(b"")
+        except TeamError as error:
+            found.append(str(error))
+    return found
+
+
+def _hears(team: Team, within_s: float) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if team.is_refusing():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_one_that_waits_for_another_party_hears_that_its_fellows_wait_in_vain() -> None:
+    refused = "worker 1 of shop: the link with ads broke"
+    assert together(_called) == [[False, True, refused, True], [], [refused]]
 
 
 def _one_is_gone(team: Team) -> Any:

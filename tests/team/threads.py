@@ -105,6 +105,9 @@ class Threads(Team):
     def refuse(self, reason: str, *, final: bool = False) -> None:
         self._table.leave()
 
+    def is_refusing(self) -> bool:
+        return False
+
 
 def in_threads(work: Callable[[int], T], *tables: Table) -> list[T]:
     """What a function returns for each rank, each in a thread of its own; the first failure, if one fails.
