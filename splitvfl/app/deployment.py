@@ -23,7 +23,7 @@ from splitvfl.app.beginning import Beginning
 from splitvfl.app.data_summary import own_summary_of
 from splitvfl.app.exchanges import exchange_of, said_before
 from splitvfl.app.label_horizon import before
-from splitvfl.app.own_columns import own_summary
+from splitvfl.app.own_columns import column_readers, own_summary
 from splitvfl.app.records import OwnData, in_words_of, own_data
 from splitvfl.app.run_folder import (
     MODEL_FOLDER,
@@ -68,6 +68,7 @@ from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.report.board_row import show_on_board
 from splitvfl.report.releases import keep_reserve
 from splitvfl.report.summary import RunSummary
+from splitvfl.run.column_seats import read_own_columns
 from splitvfl.run.coordinator import CoordinatorRun
 from splitvfl.run.networked import DENSE_HERE, ROWS_HERE, USUAL_LOSS, ActiveRun, PassiveRun, RunSettings
 from splitvfl.run.seats import NOTHING_COMES_BACK
@@ -239,7 +240,7 @@ class Deployment:
         config, own, settings = self._config, self.own, self._settings(folder)
         told: dict[str, Any] = {"notify": self._notify, "progress": progress}
         if self.name != config.active:
-            passive = PassiveRun(self.name, config.active, settings, self._meeting, build=self._passive, **told)
+            passive = PassiveRun(self.name, config.active, settings, self._meeting, build=self._watched_passive, **told)
             passive.account = self.assembly.budget()
             return passive
         self.assembly.check_private_top()
@@ -366,6 +367,19 @@ class Deployment:
         self.assembly.defend(party)
         self._join_team(party)
         return party
+
+    def _watched_passive(self, learned: TaskSpec) -> tuple[PassiveParty, Watch]:
+        party, watch = self._passive(learned), Watch([self.name])
+        read_own_columns(
+            party,
+            column_readers(self._config, self.assembly),
+            watch,
+            active=self._config.active,
+            exchange=self.assembly.exchange,
+            held_out=self._batches.held_out,
+            seed=self._config.train.seed,
+        )
+        return party, watch
 
     def _active(self, task: Task, widths: Mapping[str, int]) -> tuple[ActiveParty, Watch]:
         train = self._config.train
@@ -587,7 +601,7 @@ def run_party(
 
     Returns:
         The finished run and its summary: at the active party of what it sent, at a passive one of its own columns, if
-        its file lists feature attacks; else ``None``.
+        anything was looked at there; else ``None``.
 
     Raises:
         ConfigError: If parts do not fit together, or the folder holds something else, or is in use.

@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from splitvfl.app.assembly import Assembly
+from splitvfl.attacks.ridge import RidgeAttack
 from splitvfl.config.sections import ExperimentConfig
-from splitvfl.hooks import reads_activations, target_of
+from splitvfl.hooks import Attack, hook_name, reads_activations, target_of
 from splitvfl.leakage.judging import task_name
 from splitvfl.learning.losses import link_of
 from splitvfl.metrics import known
 from splitvfl.party.attaching import claims_in_words, promised_in_short
 from splitvfl.report.summary import ExchangeTraits, PartyResult, RunSummary
+from splitvfl.run.column_seats import readings_of
 from splitvfl.run.feature_seats import own_feature_leaks
 from splitvfl.run.feature_systems import LabelParty
 from splitvfl.run.networked import PassiveRun
+
+# Share of the training records whose columns the auditor's reader knows: this one, or more where messages are small.
+_AUDITOR_KNOWS: Final = 0.05
+_AUDITOR_KNOWS_OF_A_MESSAGE: Final = 12
+_AUDITOR_KNOWS_AT_MOST: Final = 0.5
 
 
 def own_summary(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -> RunSummary | None:
     """Return a passive party's finished run in numbers: what its partner can read of its columns, and nothing else.
 
-    Nothing is sent for it. ``None`` if its file lists no feature attacks.
+    Nothing is sent for it. ``None`` if nothing was looked at: its file lists no feature attacks, and nobody read what
+    it sent.
 
     Args:
         config: The party's file.
         assembly: What its parts were made by.
         run: Its run.
     """
-    attacks = [one for one in assembly.attacks() if target_of(one) == "features" and not reads_activations(one)]
-    if not attacks:
+    listed = [one for one in assembly.attacks() if target_of(one) == "features"]
+    attacks = [one for one in listed if not reads_activations(one)]
+    unavailable = dict(run.watch.unavailable[run.name])
+    readings = readings_of(run.watch, run.name)
+    if not listed and not readings:  # what the auditor alone could not look at is nobody's question
         return None
     learned = run.learned
     task = assembly.task(learned.task, learned.outputs)
-    unavailable: dict[str, str] = {}
     features = own_feature_leaks(attacks, run.party, _label_party(config, assembly, run), unavailable)
     return RunSummary(
         name=config.name,
@@ -53,9 +65,22 @@ def own_summary(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -
         test_loss=None,
         step_ms=known(run.step_ms),
         known_positives=0,
-        parties={run.name: PartyResult({}, unavailable=unavailable, features=features)},
+        parties={run.name: PartyResult({}, unavailable=unavailable, features=features, readings=readings)},
         goal=config.goal,
     )
+
+
+def column_readers(config: ExperimentConfig, assembly: Assembly) -> list[Attack]:
+    """Return the attacks by which a passive party sees what the label party could read in what it sends.
+
+    Those of its file, and the auditor's, unless ``audit`` is false or the file has one of that name.
+    """
+    listed = [one for one in assembly.attacks() if reads_activations(one)]
+    if not config.audited or any(hook_name(one) == RidgeAttack.name for one in listed):
+        return listed
+    # So many records of each message, of small ones too, as a reader needs: it is the auditor who shall not be weak.
+    known = min(max(_AUDITOR_KNOWS, _AUDITOR_KNOWS_OF_A_MESSAGE / assembly.batch_size), _AUDITOR_KNOWS_AT_MOST)
+    return [*listed, RidgeAttack(known_share=known)]
 
 
 def _label_party(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -> LabelParty:

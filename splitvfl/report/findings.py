@@ -19,7 +19,7 @@ from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import best_by_knowledge
 from splitvfl.leakage.label_leak import LabelLeak, largest
 from splitvfl.metrics import chance_of_largest, oriented, turned_round
-from splitvfl.report.own_seat import seat_verdict
+from splitvfl.report.own_seat import most_read, seat_verdict
 from splitvfl.report.rows import (
     AUDITOR,
     AfterRow,
@@ -441,15 +441,15 @@ def columns_read(run: RunSummary) -> list[str]:
     """Return a sentence for every partner whose columns an attack in the label party's seat read during training."""
     found = []
     for name, party in run.parties.items():
-        for reading in sorted(party.readings, key=lambda one: -one.share)[:1]:
+        for reading in most_read(party):
             beside = (
                 "" if reading.without_messages is None else f" (its own columns tell {reading.without_messages:.0%})"
             )
-            most = reading.columns[0]
+            most, told = reading.columns[0], reading.told or "none"
             found.append(
                 f"From what {name} sent in the last epoch the label party reads {reading.share:.0%} of the variance of "
                 f"its columns, the mean of {len(reading.columns)}{beside}, if it knows the columns of "
-                f"{reading.known_share:.0%} of the records: more than half of {reading.told} of them, most of "
+                f"{reading.known_share:.0%} of the records: more than half of {told} of them, most of "
                 f"{most.column} ({most.share:.0%}), by the {reading.attack} attack."
             )
     return found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from splitvfl.leakage.column_reading import ColumnReading
 from splitvfl.leakage.estimates import TOLD, quoted
 from splitvfl.leakage.features import FeatureLeak, best_by_view
-from splitvfl.report.summary import RunSummary
+from splitvfl.report.summary import PartyResult, RunSummary
 
 # As one of a pair stands in a line of its own, and in a sentence to the party itself.
 _FROM = {"scores": "scores alone", "activation": "its part of a prediction"}
@@ -16,18 +17,36 @@ _ASSUMED = (
 
 
 def seat_lines(run: RunSummary) -> list[str]:
-    """Return in two lines what its partner can read, and where the other figures are."""
-    return [_columns_line(run), "What leaks of labels, and the test figure, are in the label party's report."]
+    """Return in lines what its partner can read, in training and of predictions, and where the other figures are."""
+    return [
+        *_training_lines(run),
+        *_columns_lines(run),
+        "What leaks of labels, and the test figure, are in the label party's report.",
+    ]
 
 
-def _columns_line(run: RunSummary) -> str:
-    best = min(best_by_view(run.parties[run.seat].features), key=lambda leak: leak.mse, default=None)
+def _training_lines(run: RunSummary) -> list[str]:
+    return [
+        f"Columns of {run.seat}: in training {best.attack} reads {best.share:.0%} of their variance, more than half of "
+        f"{best.told or 'none'} of {len(best.columns)}, most of {best.columns[0].column} ({best.columns[0].share:.0%})."
+        for best in most_read(run.parties[run.seat])
+    ]
+
+
+def most_read(party: PartyResult) -> list[ColumnReading]:
+    """Return what the attack that reads most of a party's columns in training reads of them, if one does."""
+    return sorted(party.readings, key=lambda one: -one.share)[:1]
+
+
+def _columns_lines(run: RunSummary) -> list[str]:
+    party = run.parties[run.seat]
+    best = min(best_by_view(party.features), key=lambda leak: leak.mse, default=None)
     if best is None:
-        return f"Columns of {run.seat}: no attack could be run."
-    return (
+        return [] if party.readings else [f"Columns of {run.seat}: no attack could be run."]
+    return [
         f"Columns of {run.seat}: {best.attack} estimates them from {_FROM[best.sees]} with a mean squared error of "
         f"{best.mse:.3g}; guessing their means has {best.blind_mse:.3g}."
-    )
+    ]
 
 
 def seat_verdict(run: RunSummary) -> str:
@@ -35,12 +54,27 @@ def seat_verdict(run: RunSummary) -> str:
     found: dict[str, list[str]] = {}
     for leak in best_by_view(run.parties[run.seat].features):
         found.setdefault(_reading(leak), []).append(_FROM_YOURS[leak.sees])
-    sentences = [f"From {' or '.join(sources)} {reading}" for reading, sources in found.items()]
-    missing = sorted(run.parties[run.seat].unavailable)
-    sentences.append(_ASSUMED if found else "What your columns leak is not known.")
+    party = run.parties[run.seat]
+    sentences = [_of_training(best) for best in most_read(party)]
+    sentences += [f"From {' or '.join(sources)} {reading}" for reading, sources in found.items()]
+    missing = sorted(party.unavailable)
+    if found:
+        sentences.append(_ASSUMED)
+    elif not sentences:
+        sentences.append("What your columns leak is not known.")
     if missing:
         sentences.append(f"Could not be run: {', '.join(missing)}.")
     return " ".join(sentences)
+
+
+def _of_training(best: ColumnReading) -> str:
+    most = best.columns[0]
+    return (
+        f"From what you sent in the last epoch whoever knows the columns of {best.known_share:.0%} of your records "
+        f"reads {best.share:.0%} of the variance of the columns of all others, the mean of {len(best.columns)}: more "
+        f"than half of {best.told or 'none'} of them, most of {most.column} ({most.share:.0%}), by the {best.attack} "
+        "attack. Another reader may find more."
+    )
 
 
 def _reading(leak: FeatureLeak) -> str:

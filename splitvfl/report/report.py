@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from splitvfl.config.registry import installed
 from splitvfl.errors import ArgumentError, CheckpointError
 from splitvfl.hooks import explanations_of
+from splitvfl.leakage.column_reading import TOLD
 from splitvfl.leakage.features import feature_notes
 from splitvfl.leakage.many_auditing import auditor_of
 from splitvfl.leakage.monitor import read_metrics
@@ -71,6 +72,8 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _TEMPLATE = "report.html.j2"
+# Columns of which a page shows what was read; of the others it says how many there are.
+_COLUMNS_SHOWN = 40
 _STYLE = "page.css"
 _SETTINGS = "experiment.yaml"
 
@@ -172,6 +175,7 @@ def _template() -> Template:
     environment.filters.update(
         written=written,
         percent=_percent,
+        told=_told_level,
         share=_share,
         level=_level,
         significant=_significant,
@@ -209,6 +213,7 @@ def _render(title: str, summaries: list[RunSummary], folders: list[Path], beside
         by_canaries=any(run.canaries is not None for run in summaries),
         matching=MATCHING,
         missing=MISSING,
+        shown_columns=_COLUMNS_SHOWN,
         sections=list(_sections(summaries, folders)),
         attacks=_descriptions([*attack_names(summaries), *late], summaries),
         known=list(dict.fromkeys(known_records(run.known_positives, run.known_negatives) for run in summaries)),
@@ -246,6 +251,7 @@ def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Itera
             "after": [
                 (row, party, *late) for row, party in with_parties(rows) for late in party.after_training.items()
             ],
+            "readings": [(row, party, one) for row, party in with_parties(rows) for one in party.readings],
             "notes": [*_notes(group), *(f"{note}." for note in unavailable_notes(rows))],
             "three": any(party.shows_labels for _, party in with_parties(rows)),
             "several_parties": any(len(row.parties) > 1 for row in rows),
@@ -375,6 +381,11 @@ def _held(row: DefenseRow) -> bool:
 def _percent(value: float | None) -> str:
     """Return a share of entries, in per cent."""
     return MISSING if value is None else f"{value:.0%}"
+
+
+def _told_level(share: float) -> str:
+    """Return the colour's class of a share of a column's variance."""
+    return "high" if share > TOLD else ""
 
 
 def _share(value: Estimate) -> str:

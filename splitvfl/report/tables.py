@@ -103,6 +103,14 @@ _FEATURE_LEGEND = {
     "column": f"those {_COLUMNS_SHOWN} that the best attack reads best, compared with the mean",
 }
 
+_READING_LEGEND = {
+    "variance": "share of the columns' variance that the attack's estimates of records whose columns it does not know "
+    "recover in the last epoch, the mean over columns",
+    "over the run": "the same of each record's mean estimate over all epochs",
+    "without": "what the label party's own columns tell, without any message",
+    "columns told": "those of whose variance more than half was recovered",
+}
+
 _COMPARISON_LEGEND = {
     **_THREE,
     "±": "half of the 95 % t-interval of the mean over seeds; of two runs both figures stand, as a range",
@@ -126,7 +134,7 @@ def summary_table(runs: Sequence[RunSummary]) -> RenderableType:
     if len(runs) == 1 and headline(runs[0]):
         parts = [Text(headline(runs[0]), style="bold"), Text(), *parts]
     of_labels = {} if all(run.seat for run in runs) else _fitting(_SUMMARY_LEGEND, runs)
-    legend = of_labels | _feature_legend(runs) | _after_legend(runs)
+    legend = of_labels | _reading_legend(runs) | _feature_legend(runs) | _after_legend(runs)
     return Group(*parts, *_said_once(runs), _legend(legend))
 
 
@@ -163,6 +171,7 @@ def _sections(runs: Sequence[RunSummary], *, compared: bool) -> Iterator[Rendera
 
 def _tables(group: RunGroup, rows: Sequence[DefenseRow], *, compared: bool) -> Iterator[Table]:
     if group.seat:
+        yield from _readings(rows)
         yield from _features(rows)
         return
     yield from _labels(rows, compared=compared)
@@ -276,6 +285,15 @@ def _readings(rows: Sequence[DefenseRow]) -> Iterator[Table]:
             _two_lines(row.label, width=15), Text(party.name), Text(one.attack), f"{one.share:.0%}", *shares, told
         )
     yield table
+    columns = _table("Column by column", 15)
+    columns.add_column("of", overflow="fold", width=12)
+    columns.add_column("column", overflow="fold", width=24)
+    _numbers(columns, ("variance", 8), ("over the run", 8))
+    for row, party, reading in found:
+        for column in reading.columns[:_COLUMNS_SHOWN]:
+            shares = (MISSING if share is None else f"{share:.0%}" for share in (column.share, column.accumulated))
+            columns.add_row(_two_lines(row.label, width=15), Text(party.name), Text(column.column), *shares)
+    yield columns
 
 
 def _features(rows: Sequence[DefenseRow]) -> Iterator[Table]:
@@ -321,6 +339,11 @@ def _columns(found: Sequence[tuple[DefenseRow, PartyRow]]) -> Iterator[Table]:
                 table.add_row(_two_lines(row.label, width=14), shown, Text(one.column), *figures)
     if table.row_count:
         yield table
+
+
+def _reading_legend(runs: Sequence[RunSummary]) -> dict[str, str]:
+    shown = any(party.readings for run in runs for party in run.parties.values())
+    return _READING_LEGEND if shown else {}
 
 
 def _feature_legend(runs: Sequence[RunSummary]) -> dict[str, str]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,31 +56,11 @@ class ColumnSeats:
                 if why:
                     watch.unavailable[name][hook_name(attack)] = why
                 else:
-                    self._seat(party, copy.deepcopy(attack), derive_seed(seed, "known columns", name))
-
-    def _seat(self, party: PassiveParty, attack: Attack, seed: int) -> None:
-        name = unused(hook_name(attack), self._watch.readers[party.name])
-        refused = partial(self._watch.unavailable[party.name].__setitem__, name)
-        names = party.data.numeric_names
-        options: dict[str, Any] = {"train": party.data.train, "among": self._among, "seed": seed, "refused": refused}
-        reader = ColumnReader(attack, name=name, names=names, **options)
-        self._watch.readers[party.name][name] = reader
-
-        def see(message: Tensor, batch: Records, step: int) -> None:
-            reader.see(message, batch.columns.numeric, batch.ids, party=self._active.name, step=step)
-
-        party.sent_to.append(see)
+                    _seat(party, attack, watch, active=active.name, among=self._among, seed=seed)
 
     def readings(self, party: str) -> list[ColumnReading]:
         """Return what was read of one party's columns, beside what the label party's own columns tell of them."""
-        found = []
-        for reader in self._watch.readers[party].values():
-            reading = reader.reading()
-            if reading is None and reader.unjudged:
-                self._watch.unavailable[party][reader.name] = f"never judged: {reader.unjudged}"
-            if reading is not None:
-                found.append(replace(reading, without_messages=self._without_messages(party, reader)))
-        return found
+        return readings_of(self._watch, party, self._without_messages)
 
     def _without_messages(self, party: str, reader: ColumnReader) -> float | None:
         """Return the share of variance that ridge regression on the label party's own columns recovers.
@@ -100,8 +79,82 @@ class ColumnSeats:
         return reader.share_of(fit_ridge(*known).estimate(judged[0]), judged[1])
 
 
+def readings_of(
+    watch: Watch, party: str, without_messages: Callable[[str, ColumnReader], float | None] = lambda party, reader: None
+) -> list[ColumnReading]:
+    """Return what was read of one party's columns; who was never judged is listed as unavailable.
+
+    Args:
+        watch: Where the readers are kept.
+        party: Whose columns.
+        without_messages: What the label party's own columns tell of them, where that can be known.
+    """
+    found = []
+    for reader in watch.readers[party].values():
+        reading = reader.reading()
+        if reading is None and reader.unjudged:
+            watch.unavailable[party][reader.name] = f"never judged: {reader.unjudged}"
+        if reading is not None:
+            found.append(replace(reading, without_messages=without_messages(party, reader)))
+    return found
+
+
+def read_own_columns(
+    party: PassiveParty,
+    attacks: Sequence[Attack],
+    watch: Watch,
+    *,
+    active: str,
+    exchange: Exchange,
+    held_out: Sequence[int] = (),
+    seed: int,
+) -> None:
+    """Let a passive party see for itself what the label party could read of its columns in what it sends.
+
+    Nobody else is needed for that, and nothing is sent for it.
+
+    Args:
+        party: The party, alone or the only worker.
+        attacks: Attacks in the label party's seat.
+        watch: Where they are kept, and the reasons of those that could not be run.
+        active: The label party's name.
+        exchange: How a step is talked through.
+        held_out: Places of training records that are in no batch.
+        seed: Draws the records whose columns the attacker is assumed to know.
+    """
+    among = _sent(party.data.train, held_out)
+    for attack in attacks:
+        why = _unavailable(attack, party, exchange)
+        if not why and party.team.size > 1:
+            why = "where a party is several workers each sends its own part, and nobody here sees all of a message"
+        if why:
+            watch.unavailable[party.name][hook_name(attack)] = why
+        else:
+            _seat(party, attack, watch, active=active, among=among, seed=seed)
+
+
+def _seat(party: PassiveParty, attack: Attack, watch: Watch, *, active: str, among: Tensor, seed: int) -> None:
+    """Let a copy of an attack see every activation that a party sends."""
+    name = unused(hook_name(attack), watch.readers[party.name])
+    reader = ColumnReader(
+        copy.deepcopy(attack),
+        name=name,
+        names=party.data.numeric_names,
+        train=party.data.train,
+        among=among,
+        seed=derive_seed(seed, "known columns", party.name),
+        refused=partial(watch.unavailable[party.name].__setitem__, name),
+    )
+    watch.readers[party.name][name] = reader
+
+    def see(message: Tensor, batch: Records, step: int) -> None:
+        reader.see(message, batch.columns.numeric, batch.ids, party=active, step=step)
+
+    party.sent_to.append(see)
+
+
 def _sent(train: Records, held_out: Sequence[int]) -> Tensor:
-    """Return the places of the label party's training records that are in batches, and no dummies."""
+    """Return the places of a party's training records that are in batches, and no dummies."""
     sent = torch.ones(train.count, dtype=torch.bool) if train.real is None else train.real.cpu().clone()
     sent[torch.tensor(list(held_out), dtype=torch.int64)] = False
     return sent.nonzero().squeeze(1)

@@ -500,7 +500,7 @@ class PassiveRun(PartyRun[PassiveParty]):
     """A passive party's run.
 
     Args:
-        build: Makes the party, given what is learned, its defenses included.
+        build: Makes the party, given what is learned, its defenses and who reads its columns in what it sends included.
     """
 
     def __init__(
@@ -510,7 +510,7 @@ class PassiveRun(PartyRun[PassiveParty]):
         settings: RunSettings,
         meeting: Meeting,
         *,
-        build: Callable[[TaskSpec], PassiveParty],
+        build: Callable[[TaskSpec], tuple[PassiveParty, Watch]],
         **options: Any,
     ) -> None:
         super().__init__(name, (active,), settings, meeting, **options)
@@ -538,7 +538,7 @@ class PassiveRun(PartyRun[PassiveParty]):
 
     def _build_as(self, run: Mapping[str, Any]) -> None:
         self._learned = TaskSpec(**run["learned"])
-        party = self._build(self._learned)
+        party, self.watch = self._build(self._learned)
         self._own = PassiveTraining(party, self.partners, self, **self._spoken)
 
     def _take_side(self) -> Side:
@@ -553,4 +553,9 @@ class PassiveRun(PartyRun[PassiveParty]):
         return super()._is_end(run)
 
     def _state(self) -> dict[str, Any]:
-        return super()._state() | {"learned": asdict(self.learned)}
+        return super()._state() | {"learned": asdict(self.learned), "watch": self.watch.state_dict()}
+
+    def _take_back(self, parts: Mapping[str, Mapping[str, Any]]) -> None:
+        super()._take_back(parts)
+        if "watch" in parts["run"]:  # an older run watched nothing here
+            self.watch.load_state_dict(parts["run"]["watch"])

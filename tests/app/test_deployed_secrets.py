@@ -14,7 +14,7 @@ from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.party.party import Party
-from splitvfl.run.networked import ActiveRun, PassiveRun
+from splitvfl.run.networked import ActiveRun
 from splitvfl.run.prediction import PredictionSettings, prediction_terms
 from tests.builders import passive_party
 
@@ -40,8 +40,7 @@ def built(config: ExperimentConfig, name: str, folder: Path) -> Party:
     run = party_run(config, name, folder / "run", own=own_data(config, name))
     if isinstance(run, ActiveRun):
         return run._build({"lab": 8})[0]
-    assert isinstance(run, PassiveRun)
-    return run._build(TaskSpec("binary", 1))
+    return run._build(TaskSpec("binary", 1))[0]
 
 
 def draws(party: Party) -> dict[str, Tensor]:

@@ -19,6 +19,7 @@ from splitvfl.attacks import ComponentAttack, NormAttack
 from splitvfl.errors import ArgumentError, CheckpointError
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
+from splitvfl.leakage.column_reading import ColumnReading, ColumnShare
 from splitvfl.leakage.features import ColumnLeak, FeatureLeak
 from splitvfl.report import figures
 from splitvfl.report.audit_page import write_audit_page
@@ -323,6 +324,32 @@ def test_both_views_of_predictions_and_single_columns_are_shown(tmp_path: Path) 
     assert re.search(r"\(½ alone\)\s*telecom\s*activation\s*2\s*2\s*0.0912\s*–", text)
     assert re.search(r"age\s*telecom\s*activation\s*half-star\s*0.0021\s*0.0801\s*0.0901\s*96%\s*–", text)
     assert "half-star (activation of test records): 3 of 24 records lie beyond the known range." in text
+
+
+def test_what_was_read_of_columns_has_a_bar_each_and_hostile_names_stay_text(tmp_path: Path) -> None:
+    names = ["<b>age</b>", *(f"c{place}" for place in range(44))]
+    columns = [
+        ColumnShare(name, share, accumulated=0.25) for name, share in zip(names, (0.9, *[0.1] * 44), strict=True)
+    ]
+    told = {"left_out": ["flat"], "without_messages": 0.07, "note": "3 messages were left out"}
+    reading = ColumnReading("ridge", 0.05, 0.31, 1, 200, columns, accumulated=0.33, **told)
+    one = run()
+    name, own = next(iter(one.parties.items()))
+    page = page_of(tmp_path, replace(one, parties={name: replace(own, readings=[reading])}))
+    assert 'style="width: 90%" class="high"' in page
+    assert "<b>age</b>" not in page
+    text = text_of(page)
+    for said in (
+        "knew 5% of the records",
+        "<b>age</b>",
+        "and 5 others",
+        "flat",
+        "7%",
+        "33%",
+        "3 messages were left out",
+    ):
+        assert said in text, said
+    assert "What the label party reads of columns" not in text_of(page_of(tmp_path / "none", run()))
 
 
 def test_attacks_after_training_and_what_they_knew_are_shown(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from splitvfl.app.saved_model import load_half
 from splitvfl.cli import main
 from splitvfl.config.sections import ExperimentConfig, load_config
 from splitvfl.net.certs import make_certificates
-from splitvfl.report.summary import read_summary
+from splitvfl.report.summary import PartyResult, read_summary
 from splitvfl.run import checkpoint
 from tests.run.parties import SHORT_KEYS, finished, free_ports, same_weights, start_party, weights_of
 
@@ -37,7 +38,7 @@ network: {listen: ":PORT", certificates: certs}
 defenses:
   - {name: isotropic, ratio: 0.5}
   - {name: gaussian-ir, clip: 1.0, sigma: 0.1}
-attacks: [norm, direction, residual, gradient-classifier]
+attacks: [norm, direction, residual, gradient-classifier, {name: ridge, known_share: 0.3}]
 """
 
 # Logistic regression, bfloat16 on the wire, and a run that stops early.
@@ -206,10 +207,11 @@ def test_an_attack_that_writes_in_the_label_partys_monitor_changes_nothing_that_
 
 def _check_own_columns(runs: Path, name: str, config: ExperimentConfig) -> None:
     """What a passive party found of its columns: by hand, and as the label party's seat of one process has it."""
-    if not config.model.recipe.is_linear:
-        assert not (runs / name / "summary.json").exists()  # its file lists no feature attack
-        return
     found, whole, clinic = (read_summary(runs / run) for run in (name, "whole", "clinic"))
+    _check_readings(runs / name, found.parties[name], whole.parties[name], config)
+    if not config.model.recipe.is_linear:
+        assert not found.parties[name].features
+        return
     assert (found.seat, list(found.parties), found.worst) == (name, [name], (None, "", ""))
     assert stat.S_IMODE((runs / name / "summary.json").stat().st_mode) == 0o600, "it tells means of its columns"
     assert f"needs the weights of {name}" in clinic.parties[name].unavailable["least-squares"]
@@ -234,8 +236,26 @@ def _check_own_columns(runs: Path, name: str, config: ExperimentConfig) -> None:
         assert leaks[sees, "train"].equations == 1
 
 
+def _check_readings(run: Path, own: PartyResult, whole: PartyResult, config: ExperimentConfig) -> None:
+    """What a passive party reads of its columns in what it sends: what the seat in one process reads, and live."""
+    if not config.exchange.factory.shows_activations:
+        assert not own.readings
+        assert "does not receive each record's activation" in own.unavailable["ridge"]
+        return
+    (reading,) = own.readings
+    steps = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    logged = [value for line in steps for tag, value in line.items() if tag == f"feature_leak/{run.name}/ridge"]
+    assert logged
+    assert 0.0 <= min(logged) <= max(logged) < 1.0
+    if "ridge" in [attack.name for attack in config.attacks]:
+        (together,) = whole.readings
+        assert reading == replace(together, without_messages=None)
+    else:  # the auditor's own, who knows some records of every message
+        assert reading.known_share == max(0.05, 12 / config.train.batch_size)
+
+
 def _figures(run: Path) -> list[dict[str, float]]:
     """What a run logged, but for what the label party of a real run cannot see: passive parties' defenses, columns."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    unseen = ("gaussian-ir", "known_without_messages")
+    unseen = ("gaussian-ir", "known_without_messages", "feature_leak")
     return [{tag: value for tag, value in line.items() if not any(part in tag for part in unseen)} for line in lines]
