@@ -49,7 +49,8 @@ class RidgeAttack:
     name: ClassVar[str] = "ridge"
     seat: ClassVar[Seat] = "active"
     target: ClassVar[Target] = "features"
-    needs: ClassVar[frozenset[str]] = frozenset({"received_activation", "auxiliary"})
+    needs: ClassVar[frozenset[str]] = frozenset({"received_activation", "auxiliary", "earlier_auxiliary"})
+    sampled: ClassVar[bool] = True
 
     def __init__(
         self, *, known_share: float = 0.05, memory: Annotated[int, Field(ge=0, le=_MOST_REMEMBERED)] = 512
@@ -68,7 +69,7 @@ class RidgeAttack:
         """Return the estimate.
 
         Args:
-            view: Its ``received_activation`` and ``auxiliary`` are read.
+            view: Its ``received_activation``, ``auxiliary`` and ``earlier_auxiliary`` are read.
 
         Returns:
             ``(n, d)``, float64, in the columns' own units.
@@ -79,7 +80,7 @@ class RidgeAttack:
         known = view.auxiliary
         own = fit_ridge(known.activation, known.columns)
         estimate = own.estimate(view.received_activation)
-        latest = self._with(known)
+        latest = self._with(known, view.earlier_auxiliary)
         if len(latest.ids) > len(known.ids):
             more = fit_ridge(latest.activation, latest.columns)
             off = torch.stack([one.left_out[: len(known.ids)].square().mean(dim=0) for one in (own, more)])
@@ -88,12 +89,16 @@ class RidgeAttack:
         self._latest = Auxiliary(*(part[: self._memory] for part in latest))
         return estimate
 
-    def _with(self, known: Auxiliary) -> Auxiliary:
-        """Return these records, and behind them others of which it remembers what it received last."""
-        if self._latest is None:
-            return known
-        others = ~torch.isin(self._latest.ids.to(known.ids), known.ids)
-        return Auxiliary(*(torch.cat([new, old.to(new)[others]]) for new, old in zip(known, self._latest, strict=True)))
+    def _with(self, known: Auxiliary, earlier: Auxiliary) -> Auxiliary:
+        """Return these records, and behind them others of which it knows what it received last."""
+        found = known
+        for before in (earlier, self._latest):
+            if before is not None and len(before.ids):
+                others = _first_of_each(before.ids, found.ids)
+                found = Auxiliary(
+                    *(torch.cat([new, old.to(new)[others]]) for new, old in zip(found, before, strict=True))
+                )
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Return what it remembers."""
@@ -103,3 +108,11 @@ class RidgeAttack:
         """Take back what :meth:`state_dict` returned."""
         self._latest = None if state["latest"] is None else Auxiliary(*state["latest"])
         self._off = state["off"]
+
+
+def _first_of_each(ids: Tensor, but: Tensor) -> Tensor:
+    """Return the places of the first of each id, in their order, without those of some."""
+    unique, inverse = ids.to(but).unique(return_inverse=True)
+    places = torch.arange(len(ids), device=but.device)
+    first = torch.full_like(unique, len(ids)).scatter_reduce_(0, inverse, places, "amin").sort().values
+    return first[~torch.isin(ids.to(but)[first], but)]

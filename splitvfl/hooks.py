@@ -20,6 +20,10 @@ Optional class attributes refine a hook:
 ``known_share`` (attacks on features that need ``auxiliary``)
     The share of training records, above 0 and below 1, whose columns it is assumed to know; it is not judged by them.
     A message with fewer than three of them is left out.
+``sampled`` (attacks that need ``received_activation``)
+    ``True`` where it is enough to call it with some of the messages where these are large, and with about one of n/64
+    where they have n records: what it takes of a step does not grow with the batch then. Of those in between it gets
+    known records only, as ``earlier_auxiliary``. Default: ``False``, it is called with every message.
 ``when`` (attacks on labels)
     ``"every-step"`` (default): called with every message of the training.
     ``"after-training"``: called once, when training has ended, with a view of
@@ -316,6 +320,9 @@ class View:
     )
     auxiliary = ViewField[Auxiliary](
         "Records of the same message whose columns the attacker is assumed to know; none of them is judged."
+    )
+    earlier_auxiliary = ViewField[Auxiliary](
+        "Likewise of messages since it was called last, the latest first; none where it is called with every one."
     )
     known_rows = ViewField[KnownRows]("Records whose columns the attacker is assumed to know; none of them is judged.")
 
@@ -810,6 +817,11 @@ def known_share_of(attack: object) -> float:
     if not isinstance(share, float) or not 0.0 < share < 1.0:
         raise HookError(f"{hook_name(attack)}: known_share must be above 0 and below 1, got {share!r}")
     return share
+
+
+def is_sampled(attack: object) -> bool:
+    """Return whether it is enough to call an attack with some of the messages, where these are large."""
+    return _truth(attack, "sampled")
 
 
 def tasks_of(attack: object) -> frozenset[str]:

@@ -240,6 +240,9 @@ def prediction_view(width: int, dtype: torch.dtype = torch.float64) -> View:
         known_rows=KnownRows(features, told.b, told.error),
         received_activation=(features @ weight.T).to(dtype),
         auxiliary=Auxiliary((features[:9] @ weight.T).to(dtype), features[:9].to(dtype), torch.arange(9)),
+        earlier_auxiliary=Auxiliary(
+            (features[9:12] @ weight.T).to(dtype), features[9:12].to(dtype), torch.arange(9, 12)
+        ),
     )
 
 

@@ -376,7 +376,7 @@ class Deployment:
             watch,
             active=self._config.active,
             exchange=self.assembly.exchange,
-            held_out=self._batches.held_out,
+            batches=self._batches,
             seed=self._config.train.seed,
         )
         return party, watch

@@ -3,6 +3,10 @@
 An attack in the label party's seat estimates the numeric columns of every record of a message. It is judged by the
 share of each column's variance that it recovers, ``1 − MSE / variance`` and never below 0, both of the same records:
 those that it is judged by. It is not judged by records whose columns it is assumed to know.
+
+An attack that says that it may be ``sampled`` takes no more of a step where the batch is large: it is called with one
+message of n/64 where they have n records each, at least one of every epoch, and gets what known records it needs of
+those before. Whoever is called is judged by 512 records of the message at most, and by those that are followed.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from torch import Tensor
 
 from splitvfl.data.columns import Records
 from splitvfl.errors import AttackRefused
-from splitvfl.hooks import Attack, Auxiliary, View, hook_name, known_share_of, needs_of
+from splitvfl.hooks import Attack, Auxiliary, View, hook_name, is_sampled, known_share_of, needs_of
 from splitvfl.leakage.features import run_feature_attack
 
 TOLD: Final = 0.5
@@ -28,6 +32,9 @@ TOLD: Final = 0.5
 _FOLLOWED = 2_000
 _FEWEST = 3  # known records of a message: of two, each left out leaves a constant, whatever the penalty
 _PIECE = 65_536  # records that are read at a time
+_CALLED = 64  # records of a message so large that a sampled attack is called with each
+_HELD = 512  # known records of messages with which it is not called, at most: the latest
+_JUDGED = 512  # records of a message by which it is judged, at most, besides those that are followed
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,7 @@ class ColumnReader:
         train: Its training records.
         among: Places of those that are sent in training and are records of somebody; ``None``: all are.
         seed: Draws the records whose columns the attacker knows, and those that are followed over the run.
+        epoch_steps: Steps of an epoch; ``None``: the attack is called with every message, sampled or not.
         refused: Told why, where the attack cannot work; it is not called again.
 
     Attributes:
@@ -105,6 +113,7 @@ class ColumnReader:
         train: Records,
         among: Tensor | None = None,
         seed: int,
+        epoch_steps: int | None = None,
         refused: Callable[[str], None] = lambda why: None,
     ) -> None:
         self.name, self.seconds = name or hook_name(attack), 0.0
@@ -114,6 +123,8 @@ class ColumnReader:
         self._middle, variance = _moments(train, len(self._names))
         self._varies = variance > 0
         among = torch.arange(train.count) if among is None else among
+        self._when = _Moments.of(len(among), epoch_steps, self._share) if is_sampled(attack) else _Moments()
+        self._held: Auxiliary | None = None
         self._others = None if len(among) == train.count else train.ids[among].cpu().sort().values
         drawn = among[torch.randperm(len(among), generator=torch.Generator().manual_seed(seed))]
         count = round(self._share * len(among))
@@ -143,7 +154,7 @@ class ColumnReader:
             HookError: If the attack breaks its contract.
             ArgumentError: If its estimate has another shape than ``(n, d)``, or is not finite.
         """
-        if not self._asked or not bool(self._varies.any()):
+        if not self._asked or not self._when.holds(step) or not bool(self._varies.any()):
             return
         started = time.perf_counter()
         try:
@@ -156,27 +167,37 @@ class ColumnReader:
 
     def _look(self, message: Tensor, columns: Tensor, ids: Tensor, *, party: str, step: int) -> None:
         message = message.float() if message.dtype.itemsize < 4 else message
-        if self._others is not None:
-            real = torch.isin(ids.cpu(), self._others).to(ids.device)
-            message, columns, ids = message[real], columns[real], ids[real]
-        known = torch.isin(ids.cpu(), self._known).to(ids.device)
+        own = ids.cpu()
+        known = _is_among(own, self._known)
+        there = known.nonzero().squeeze(1).to(ids.device)
+        auxiliary = Auxiliary(message[there], columns[there], ids[there])
+        if not self._when.calls(step):
+            self._held = _latest(auxiliary, self._held)
+            return
+        judged = ~known if self._others is None else ~known & _is_among(own, self._others)
         self._messages += 1
-        if (self._share and int(known.sum()) < _FEWEST) or bool(known.all()):
+        if (self._share and len(there) < _FEWEST) or not bool(judged.any()):
             self._unjudged += 1
             return
+        if self._when.every > 1:  # records come in random order: the first are as good as any
+            judged &= (judged.cumsum(0) <= _JUDGED) | _is_among(own, self._followed)
+        here = judged.nonzero().squeeze(1).to(ids.device)
+        none = Auxiliary(*(part[:0] for part in auxiliary))
         view = View(
             party=party,
             step=step,
-            ids=ids[~known],
-            received_activation=message[~known],
-            auxiliary=Auxiliary(message[known], columns[known], ids[known]),
+            ids=ids[here],
+            received_activation=message[here],
+            auxiliary=auxiliary,
+            earlier_auxiliary=none if self._held is None else self._held,
         )
+        self._held = None
         estimate, self._note = run_feature_attack(self._attack, view, columns.shape[1])
         estimate = estimate.detach().double().cpu()
-        truth = columns[~known].double().cpu()
+        truth = columns[here].double().cpu()
         for sums in (self._epoch, self._recent):
             sums.add(estimate - truth, truth - self._middle)
-        self._follow(ids[~known].cpu(), estimate)
+        self._follow(ids[here].cpu(), estimate)
 
     def _follow(self, ids: Tensor, estimate: Tensor) -> None:
         if not len(self._followed):
@@ -270,7 +291,8 @@ class ColumnReader:
         own = self._attack.state_dict() if hasattr(self._attack, "state_dict") else {}
         errors = {name: getattr(self, f"_{name}").state() for name in ("epoch", "recent", "last")}
         counts = {"messages": self._messages, "unjudged": self._unjudged, "asked": self._asked}
-        return {**errors, **counts, "sums": self._sums, "times": self._times, "attack": own}
+        held = None if self._held is None else list(self._held)
+        return {**errors, **counts, "sums": self._sums, "times": self._times, "held": held, "attack": own}
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
@@ -279,8 +301,65 @@ class ColumnReader:
         self._sums.copy_(state["sums"])
         self._times.copy_(state["times"])
         self._asked, self._messages, self._unjudged = (state[name] for name in ("asked", "messages", "unjudged"))
+        held = state.get("held")  # an older run called its attack with every message
+        self._held = None if held is None else Auxiliary(*held)
         if state["attack"]:
             self._attack.load_state_dict(state["attack"])  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True)
+class _Moments:
+    """With which messages an attack is called, and of which known records are held for it.
+
+    Attributes:
+        epoch_steps: Steps of an epoch.
+        every: It is called with one message of so many.
+        ahead: Of so many messages before that one known records are held.
+    """
+
+    epoch_steps: int = 1
+    every: int = 1
+    ahead: int = 0
+
+    @classmethod
+    def of(cls, records: int, epoch_steps: int | None, known_share: float) -> _Moments:
+        """Return those of an attack that may be sampled.
+
+        Args:
+            records: Of an epoch.
+            epoch_steps: Its steps; ``None``: the attack is called with each.
+            known_share: Share of the records that the attack knows.
+        """
+        if epoch_steps is None:
+            return cls()
+        size = records / epoch_steps
+        # The last message of an epoch may be a small one.
+        every = max(1, min(math.ceil(size / _CALLED), epoch_steps - 1))
+        return cls(epoch_steps, every, math.ceil(_HELD / max(known_share * size, 1.0)))
+
+    def calls(self, step: int) -> bool:
+        return self._left(step) == 0
+
+    def holds(self, step: int) -> bool:
+        return self._left(step) <= self.ahead
+
+    def _left(self, step: int) -> int:
+        return self.every - 1 - step % self.epoch_steps % self.every
+
+
+def _latest(new: Auxiliary, held: Auxiliary | None) -> Auxiliary:
+    """Return known records, those of the last message first, and no more than are held."""
+    if held is None:
+        return Auxiliary(*(part[:_HELD] for part in new))
+    return Auxiliary(*(torch.cat([part, old])[:_HELD] for part, old in zip(new, held, strict=True)))
+
+
+def _is_among(ids: Tensor, some: Tensor) -> Tensor:
+    """Return which of these ids are among some that ascend, ``(n,)``, bool."""
+    if not len(some):
+        return torch.zeros(len(ids), dtype=torch.bool)
+    places = torch.searchsorted(some, ids).clamp_max_(len(some) - 1)
+    return some[places] == ids
 
 
 def _moments(train: Records, columns: int) -> tuple[Tensor, Tensor]:

@@ -68,13 +68,13 @@ def fit_ridge(inputs: Tensor, targets: Tensor) -> Ridge:
     along = left.T @ seen
     unit = squares.sum() / max(min(inputs.shape), 1)
     # Where all inputs are alike nothing is told apart, whatever the penalty.
-    shrinks = [squares / (squares + power * unit) if unit > 0 else torch.zeros_like(squares) for power in _PENALTIES]
-    errors = torch.stack([_left_out(left, along, seen, one).square().mean(dim=0) for one in shrinks])
+    penalties = torch.tensor(_PENALTIES, dtype=torch.float64, device=inputs.device)
+    shrinks = squares / (squares + penalties[:, None] * unit) if unit > 0 else squares.expand(len(penalties), -1) * 0.0
+    errors = _left_out_by_all(left, along, seen, shrinks).square().mean(dim=0)
     best = (errors <= errors.amin(dim=0) * (1 + _TIE)).int().argmax(dim=0)
-    shrink = torch.stack(shrinks)[best].T  # (r, d)
+    shrink = shrinks[best].T  # (r, d)
     weight = right @ (shrink * along / squares.sqrt()[:, None]) / scale[:, None]
-    penalty = torch.tensor(_PENALTIES, dtype=torch.float64, device=inputs.device)[best]
-    return Ridge(centre, weight, intercept, penalty, _left_out(left, along, seen, shrink))
+    return Ridge(centre, weight, intercept, penalties[best], _left_out(left, along, seen, shrink))
 
 
 def _decomposed(centred: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -91,6 +91,22 @@ def _decomposed(centred: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return (vectors, squares, others) if wide else (others, squares, vectors)
 
 
+def _left_out_by_all(left: Tensor, along: Tensor, seen: Tensor, shrinks: Tensor) -> Tensor:
+    """Return the same as :func:`_left_out` under each of some penalties, ``(m, p, d)``: one product of matrices.
+
+    Args:
+        left: ``(m, r)``.
+        along: ``(r, d)``.
+        seen: ``(m, d)``.
+        shrinks: ``(p, r)``.
+    """
+    shrunk = (shrinks[:, :, None] * along).permute(1, 0, 2)  # (r, p, d)
+    fitted = (left @ shrunk.flatten(1)).unflatten(1, shrunk.shape[1:])
+    lever = 1 / len(left) + left.square() @ shrinks.T
+    off: Tensor = (seen[:, None] - fitted) / (1 - lever).clamp_min(1e-12)[:, :, None]
+    return off
+
+
 def _left_out(left: Tensor, along: Tensor, seen: Tensor, shrink: Tensor) -> Tensor:
     """Return what each record's estimate is off by when it is left out, ``(m, d)``.
 
@@ -98,8 +114,7 @@ def _left_out(left: Tensor, along: Tensor, seen: Tensor, shrink: Tensor) -> Tens
         left: ``(m, r)``.
         along: ``(r, d)``.
         seen: ``(m, d)``.
-        shrink: ``(r,)``, or ``(r, d)`` where each target has its own.
+        shrink: ``(r, d)``: each target's.
     """
-    own = shrink if shrink.dim() == 2 else shrink[:, None]
-    lever = 1 / len(left) + left.square() @ own
-    return (seen - left @ (own * along)) / (1 - lever).clamp_min(1e-12)
+    lever = 1 / len(left) + left.square() @ shrink
+    return (seen - left @ (shrink * along)) / (1 - lever).clamp_min(1e-12)

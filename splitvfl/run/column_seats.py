@@ -17,10 +17,11 @@ from splitvfl.leakage.column_reading import ColumnReader, ColumnReading
 from splitvfl.leakage.ridge import fit_ridge
 from splitvfl.leakage.view_fields import in_words
 from splitvfl.leakage.watching import Watch, unused
+from splitvfl.learning.batches import Batches
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.party.party import ActiveParty, PassiveParty
 
-_SHOWN = frozenset({"received_activation", "auxiliary"})
+_SHOWN = frozenset({"received_activation", "auxiliary", "earlier_auxiliary"})
 
 
 class ColumnSeats:
@@ -32,7 +33,7 @@ class ColumnSeats:
         attacks: The attacks.
         watch: Where they are kept, and the reasons of those that could not be run.
         exchange: How a step is talked through.
-        held_out: Places of training records that are in no batch.
+        batches: Which records are in which step.
         seed: Draws the records whose columns an attacker is assumed to know: the same for all attacks on a party.
     """
 
@@ -44,11 +45,11 @@ class ColumnSeats:
         *,
         watch: Watch,
         exchange: Exchange,
-        held_out: Sequence[int] = (),
+        batches: Batches,
         seed: int,
     ) -> None:
         self._active, self._passives, self._watch = active, passives, watch
-        self._among = _sent(active.data.train, held_out)
+        self._among = _sent(active.data.train, batches)
         for name, party in passives.items():
             party.sent_to.clear()  # of an earlier trainer
             for attack in attacks:
@@ -56,7 +57,9 @@ class ColumnSeats:
                 if why:
                     watch.unavailable[name][hook_name(attack)] = why
                 else:
-                    _seat(party, attack, watch, active=active.name, among=self._among, seed=seed)
+                    _seat(
+                        party, attack, watch, active=active.name, among=self._among, epoch_steps=len(batches), seed=seed
+                    )
 
     def readings(self, party: str) -> list[ColumnReading]:
         """Return what was read of one party's columns, beside what the label party's own columns tell of them."""
@@ -106,7 +109,7 @@ def read_own_columns(
     *,
     active: str,
     exchange: Exchange,
-    held_out: Sequence[int] = (),
+    batches: Batches,
     seed: int,
 ) -> None:
     """Let a passive party see for itself what the label party could read of its columns in what it sends.
@@ -119,10 +122,10 @@ def read_own_columns(
         watch: Where they are kept, and the reasons of those that could not be run.
         active: The label party's name.
         exchange: How a step is talked through.
-        held_out: Places of training records that are in no batch.
+        batches: Which records are in which step.
         seed: Draws the records whose columns the attacker is assumed to know.
     """
-    among = _sent(party.data.train, held_out)
+    among = _sent(party.data.train, batches)
     for attack in attacks:
         why = _unavailable(attack, party, exchange)
         if not why and party.team.size > 1:
@@ -130,10 +133,12 @@ def read_own_columns(
         if why:
             watch.unavailable[party.name][hook_name(attack)] = why
         else:
-            _seat(party, attack, watch, active=active, among=among, seed=seed)
+            _seat(party, attack, watch, active=active, among=among, epoch_steps=len(batches), seed=seed)
 
 
-def _seat(party: PassiveParty, attack: Attack, watch: Watch, *, active: str, among: Tensor, seed: int) -> None:
+def _seat(
+    party: PassiveParty, attack: Attack, watch: Watch, *, active: str, among: Tensor, epoch_steps: int, seed: int
+) -> None:
     """Let a copy of an attack see every activation that a party sends."""
     name = unused(hook_name(attack), watch.readers[party.name])
     reader = ColumnReader(
@@ -142,6 +147,7 @@ def _seat(party: PassiveParty, attack: Attack, watch: Watch, *, active: str, amo
         names=party.data.numeric_names,
         train=party.data.train,
         among=among,
+        epoch_steps=epoch_steps,
         seed=derive_seed(seed, "known columns", party.name),
         refused=partial(watch.unavailable[party.name].__setitem__, name),
     )
@@ -153,10 +159,10 @@ def _seat(party: PassiveParty, attack: Attack, watch: Watch, *, active: str, amo
     party.sent_to.append(see)
 
 
-def _sent(train: Records, held_out: Sequence[int]) -> Tensor:
+def _sent(train: Records, batches: Batches) -> Tensor:
     """Return the places of a party's training records that are in batches, and no dummies."""
     sent = torch.ones(train.count, dtype=torch.bool) if train.real is None else train.real.cpu().clone()
-    sent[torch.tensor(list(held_out), dtype=torch.int64)] = False
+    sent[torch.tensor(list(batches.held_out), dtype=torch.int64)] = False
     return sent.nonzero().squeeze(1)
 
 

@@ -236,7 +236,7 @@ class Trainer(Training):
             [attack for attack in on_features if reads_activations(attack)],
             watch=self.watch,
             exchange=own,
-            held_out=self.batches.held_out,
+            batches=self.batches,
             seed=seed,
         )
         self.labels_of = LabelBook(active.data.train, canaries=active.canaries, in_flight=own.in_flight)

@@ -68,6 +68,10 @@ def test_estimates_are_those_of_scikit_learn(m: int, w: int, d: int, seed: int) 
         assert found.estimate(new)[:, place].numpy() == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
+def none(width: int, columns: int) -> Auxiliary:
+    return Auxiliary(torch.empty(0, width), torch.empty(0, columns), torch.empty(0, dtype=torch.int64))
+
+
 def test_what_is_linear_in_an_activation_is_found_from_few_records() -> None:
     """Of five columns behind a layer of eight, from as many known records as it takes to tell five directions."""
     random = torch.Generator().manual_seed(0)
@@ -79,6 +83,7 @@ def test_what_is_linear_in_an_activation_is_found_from_few_records() -> None:
         ids=torch.arange(380),
         received_activation=sent[20:],
         auxiliary=Auxiliary(sent[:20], columns[:20], torch.arange(400, 420)),
+        earlier_auxiliary=none(8, 5),
     )
     estimate = call_attack(RidgeAttack(), view)
     assert (estimate - columns[20:]).square().mean() / columns[20:].var() < 1e-6
@@ -101,6 +106,7 @@ def test_earlier_messages_help_as_long_as_the_model_is_the_same() -> None:
                 ids=torch.arange(34),
                 received_activation=sent[6:],
                 auxiliary=Auxiliary(sent[:6], columns[:6], 100 + 6 * step + torch.arange(6)),
+                earlier_auxiliary=none(8, 8),
             )
             errors.append((call_attack(attack, view) - columns[6:]).square().mean().item())
         return errors[-1]
@@ -122,6 +128,7 @@ def test_it_remembers_the_latest_of_each_record_and_no_more_than_it_may() -> Non
             ids=torch.arange(20, 25),
             received_activation=sent[4:],
             auxiliary=Auxiliary(sent[:4], sent[:4], ids),
+            earlier_auxiliary=none(3, 3),
         )
         call_attack(attack, view)
     again = RidgeAttack(memory=5)
@@ -131,6 +138,25 @@ def test_it_remembers_the_latest_of_each_record_and_no_more_than_it_may() -> Non
     assert torch.equal(activation[:4], sent[:4])
     assert torch.equal(columns, activation)
     assert torch.equal(call_attack(again, view), call_attack(attack, view))
+
+
+def test_of_messages_in_between_it_remembers_the_latest_of_each_record() -> None:
+    """As if it had been called with each: record 2 as it came last before this message, record 1 as it came now."""
+    attack = RidgeAttack()
+    numbers = torch.randn(9, 3, generator=torch.Generator().manual_seed(0))
+    view = View(
+        party="clinic",
+        step=5,
+        ids=torch.arange(20, 24),
+        received_activation=numbers[5:],
+        auxiliary=Auxiliary(numbers[:2], numbers[:2], torch.tensor([1, 9])),
+        earlier_auxiliary=Auxiliary(numbers[2:5], numbers[2:5], torch.tensor([2, 1, 2])),
+    )
+    call_attack(attack, view)
+    activation, columns, ids = attack.state_dict()["latest"]
+    assert ids.tolist() == [1, 9, 2]
+    assert torch.equal(activation, numbers[:3])
+    assert torch.equal(columns, activation)
 
 
 @pytest.mark.parametrize("memory", [-1, 100_001])

@@ -12,6 +12,7 @@ from splitvfl.attacks import RidgeAttack
 from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import ArgumentError, AttackRefused, HookError
 from splitvfl.hooks import View, known_share_of, reads_activations, seat_of
+from splitvfl.leakage import column_reading
 from splitvfl.leakage.column_reading import ColumnReader
 
 RECORDS, KNOWN, BATCH = 60, 15, 20
@@ -157,6 +158,67 @@ def test_records_that_are_nobodys_or_never_sent_are_neither_known_nor_judged() -
     found = one.reading()
     assert found is not None
     assert found.followed == found.records == sum(len(view.ids) for view in attack.views)
+
+
+class Sampled(Guess):
+    sampled: ClassVar[bool] = True
+
+
+@pytest.mark.parametrize(
+    ("steps", "every"),
+    [(10, 1), (5, 1), (3, 2), (2, 1), (1, 1)],  # of 60 records in messages of 6, 12, 20, 30 and 60
+)
+def test_a_sampled_attack_is_called_the_less_often_the_larger_messages_are(
+    steps: int, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("_CALLED", 12), ("_JUDGED", 4), ("_FEWEST", 0)):
+        monkeypatch.setattr(column_reading, name, value)
+    size = RECORDS // steps
+    for kind, apart in ((Sampled, every), (Guess, 1)):
+        attack = kind()
+        one = reader(attack, epoch_steps=steps)
+        for epoch in range(3):
+            order = torch.randperm(RECORDS, generator=torch.Generator().manual_seed(epoch))
+            for place, rows in enumerate(order.split(size)):
+                shown(one, rows, epoch * steps + place)
+        called = [view.step for view in attack.views]
+        assert called == [step for step in range(3 * steps) if step % steps % apart == apart - 1]
+        assert {step // steps for step in called} == {0, 1, 2}, "in every epoch"
+
+
+def test_a_sampled_attack_gets_known_records_of_the_messages_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its calls are 3 steps apart; 10 known records are held, which are those of two messages or three."""
+    for name, value in (("_CALLED", 2), ("_HELD", 10), ("_JUDGED", 1)):
+        monkeypatch.setattr(column_reading, name, value)
+    attack, whole = Sampled(), Sampled()
+    one, undisturbed = (reader(each, epoch_steps=12) for each in (attack, whole))
+    known = {int(number) for number in TRAIN.ids[one.known]}
+    parts = [rows for epoch in range(2) for rows in batches_of(epoch, 5)]
+    for step, rows in enumerate(parts):
+        shown(undisturbed, rows, step)
+        if step == 10:  # as a run that goes on
+            state, one = one.state_dict(), reader(attack, epoch_steps=12)
+            one.load_state_dict(state)
+        shown(one, rows, step)
+    assert one.state_dict()["sums"].equal(undisturbed.state_dict()["sums"])
+    assert one.reading() == undisturbed.reading()
+    last = -1
+    for view in attack.views:
+        between = [parts[step] for step in range(last + 1, view.step)][::-1]
+        ids = [number for rows in between for number in TRAIN.ids[rows].tolist() if number in known]
+        assert view.earlier_auxiliary.ids.tolist() == ids[:10]
+        held = view.earlier_auxiliary
+        rows = torch.tensor([int((TRAIN.ids == number).nonzero()) for number in ids[:10]], dtype=torch.int64)
+        assert torch.equal(held.columns, TRAIN.columns.numeric[rows])
+        assert torch.equal(held.activation[:, 0], held.columns[:, 0])  # as it was received
+        followed = set(TRAIN.ids[one.followed].tolist())
+        assert len(set(view.ids.tolist()) - followed) <= 1
+        last = view.step
+
+
+def batches_of(epoch: int, size: int) -> list[Tensor]:
+    order = torch.randperm(RECORDS, generator=torch.Generator().manual_seed(epoch))
+    return list(order.split(size))
 
 
 class Telling:
