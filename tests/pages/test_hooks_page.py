@@ -1,0 +1,135 @@
+"""The table of what hooks see, in which seat and when: compared with hooks that were called."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from splitvfl.errors import PrivacyError
+from splitvfl.hooks import At, Secrets, View, ViewField
+from splitvfl.run.trainer import Trainer
+from tests.builders import linear_trainer, small_trainer
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "hooks.md"
+FIELDS = tuple(name for name in vars(View) if isinstance(vars(View)[name], ViewField))
+SECRETS = ("ids", "labels", "label_gradients")
+# Which trainings there are: of two classes and of three, with linear models and with others.
+MODELS: dict[str, tuple[Callable[..., Trainer], ...]] = {
+    "linear": (partial(linear_trainer, outputs=1), partial(linear_trainer, outputs=3)),
+    "others": (partial(small_trainer, task="binary"), partial(small_trainer, task="multiclass")),
+}
+
+
+class Look:
+    """An attack that reads one field, and tells of it."""
+
+    def __init__(self, field: str, found: set[str], **attributes: Any) -> None:
+        self.name, self.needs, self._field, self._found = f"look-{field}", frozenset({field}), field, found
+        self.tasks, self.known_share, self.known_rows = ("binary", "multiclass"), 0.2, 4
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def __deepcopy__(self, memo: Any) -> Look:
+        return self  # what it finds is found once
+
+    def __call__(self, view: View, /) -> Tensor:
+        if self._field in view.fields:
+            getattr(view, self._field)
+            self._found.add(self._field)
+        columns = {"features": (getattr(self, "width", 3),)}.get(getattr(self, "target", "labels"), ())
+        return torch.zeros(len(view.ids), *columns, dtype=torch.float64)
+
+
+class Pass:
+    """A defense that changes nothing, and tells what it could have read."""
+
+    def __init__(self, crossing: str, found: set[str]) -> None:
+        self.name, self.crossing, self._found = f"pass-{crossing}", crossing, found
+        self.needs_label_gradients = crossing == "gradient"
+
+    def __call__(self, message: Tensor, secrets: Secrets, /) -> Tensor:
+        for name in SECRETS:
+            try:
+                getattr(secrets, name)
+            except PrivacyError:
+                continue
+            self._found.add(name)
+        return message
+
+
+def looked(make: Callable[..., Trainer], width: int) -> dict[tuple[str, str, str], set[str]]:
+    """What was read in a training, by moment, seat and kind of hook."""
+    found: dict[tuple[str, str, str], set[str]] = {}
+
+    def row(*key: str) -> set[str]:
+        return found.setdefault((key[0], key[1], key[2]), set())
+
+    attacks: list[Any] = []
+    for field in FIELDS:
+        attacks.append(Look(field, row("every step of training", "passive party", "attack on labels")))
+        late = row("after training", "passive party", "attack on labels")
+        attacks.append(Look(field, late, when="after-training"))
+        received = {"received_activation", field}
+        live = row("every step of training", "label party", "attack on columns")
+        attacks.append(Look(field, live, target="features", needs=frozenset(received), width=width))
+        if field not in ("received_activation", "auxiliary", "earlier_auxiliary"):
+            told = row("predictions, once after training", "label party", "attack on columns")
+            attacks.append(Look(field, told, target="features", width=width))
+    defenses: list[Any] = [
+        Pass("gradient", row("every step of training", "label party", "defense of the gradient")),
+        Pass("labels", row("every step of training", "label party", "defense of labels")),
+        Pass("scores", row("every prediction", "who computes scores", "defense of scores")),
+    ]
+    for moment, phase in (
+        ("every step of training", "training"),
+        ("every evaluation", "evaluation"),
+        ("every prediction", "prediction"),
+    ):
+        own = row(moment, "passive party", "defense of the activation")
+        defenses.append(At(Pass("activation", own), phase))  # type: ignore[arg-type]
+    trainer = make(attacks=attacks, defenses=defenses)
+    trainer.fit(2)
+    trainer.feature_leaks()
+    trainer.predict()
+    return found
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict[str, dict[tuple[str, str, str], set[str]]]:
+    found: dict[str, dict[tuple[str, str, str], set[str]]] = {}
+    for kind, makers in MODELS.items():
+        found[kind] = {}
+        for make in makers:
+            for key, fields in looked(make, 3 if kind == "linear" else 5).items():
+                found[kind].setdefault(key, set()).update(fields)
+    return found
+
+
+def table() -> dict[tuple[str, str, str], list[str]]:
+    """The page's rows: what each hook reads, and behind it what it may change."""
+    rows = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \| (.*?) \| (.+?) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    found = {(when, seat, kind): [fields, changes] for when, seat, kind, fields, changes in rows[1:]}
+    assert len(found) == len(rows) - 1
+    return {key: value for key, value in found.items() if not key[0].startswith("---")}
+
+
+def test_the_table_says_what_every_hook_can_read(seen: dict[str, dict[tuple[str, str, str], set[str]]]) -> None:
+    rows = table()
+    assert rows.keys() == seen["linear"].keys() == seen["others"].keys()
+    for key, (fields, _) in rows.items():
+        said = dict(re.findall(r"`(\w+)`(\*?)", fields))
+        assert set(said) == seen["linear"][key] | seen["others"][key], key
+        assert {name for name, star in said.items() if star} == seen["linear"][key] - seen["others"][key], key
+
+
+def test_attacks_change_nothing_and_a_defense_its_own_message() -> None:
+    """The first is held by the contract of every attack; here, that the page says so."""
+    for (_, _, kind), (_, changes) in table().items():
+        assert changes == ("nothing" if kind.startswith("attack") else kind.removeprefix("defense of "))
