@@ -131,7 +131,7 @@ def forecast(
         raise ConfigError("also: further models stand beside a first one: name it (model)")
     half = None if model is None else load_half(half_folder(model, name))
     if half is not None:
-        _check_half(half, name)
+        check_half(half, name)
     own = _columns_of(config, name, half)
     further = [_further(config, name, folder, own) for folder in also]
     if classes is None and half is not None and half.schema.task != "regression":
@@ -160,8 +160,9 @@ def _check(config: ExperimentConfig, name: str, classes: int | None, judged: int
         )
     if not config.model.recipe.is_linear:
         raise ConfigError(
-            f"{config.source}: model: {config.model.name} is not linear, and a forecast is of equations that a linear "
-            "model's predictions give (model: logistic-regression); what others tell, nobody can say beforehand"
+            f"{config.source}: model: {config.model.name} is not linear, and this forecast is of equations that a "
+            "linear model's predictions give (model: logistic-regression); what activations of others tell, "
+            "forecast_activations says"
         )
     loss = config.model.recipe.make_loss()
     if loss is not None and link_of(loss) is None:
@@ -182,7 +183,12 @@ def half_folder(folder: Path, name: str) -> Path:
     return next((one for one in within if (one / HALF_FILE).is_file()), folder)
 
 
-def _check_half(half: SavedHalf, name: str) -> None:
+def check_half(half: SavedHalf, name: str) -> None:
+    """Refuse a half that is another party's, or of another role.
+
+    Raises:
+        ConfigError: If it is.
+    """
     schema = half.schema
     if (schema.party, schema.role) != (name, "passive"):
         raise ConfigError(
@@ -382,7 +388,7 @@ def _before_training(moments: ColumnMoments, first: int | None) -> Iterator[Clas
 def _further(config: ExperimentConfig, name: str, folder: Path, first: _Own) -> _Own:
     """Return the columns and weights of a further model, if they are those of the first in one and the same box."""
     half = load_half(half_folder(folder, name))
-    _check_half(half, name)
+    check_half(half, name)
     own = _columns_of(config, name, half)
     same_box = torch.equal(own.box.lower, first.box.lower) and torch.equal(own.box.upper, first.box.upper)
     if not _encoded_alike(own.data, half) or own.names != first.names or not same_box:

@@ -15,9 +15,11 @@ from splitvfl.cli.console import ExperimentFile, Overrides
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from splitvfl.app.activation_forecast import ActivationForecast
     from splitvfl.app.forecast_result import Forecast, ModelForecast, ViewForecast
 
 _ROWS_BEFORE = 6
+_COLUMNS = 12
 _MANY = 4  # defenses that are not named one by one below their table
 
 
@@ -40,21 +42,35 @@ def forecast(
     judged: Annotated[int, typer.Option(metavar="N", help="Records on which attacks are run, at most.")] = 2_000,
     json_: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures there, too.")] = None,
 ) -> None:
-    """Compute, as a passive party, alone, what predictions will tell of your columns; nothing is sent."""
+    """Compute, as a passive party, alone, what predictions, or activations, will tell of your columns; nothing is sent.
+
+    Of a linear model it is predictions, by equations; of others activations, with first or with trained weights.
+    """
     import json
 
+    from splitvfl.app.activation_forecast import ActivationForecast, forecast_activations
     from splitvfl.app.forecasting import forecast as forecast_of
     from splitvfl.config.sections import load_config
+    from splitvfl.errors import ConfigError
 
     config = load_config(experiment, overrides or [])
     first, further = (model[0], model[1:]) if model else (None, [])
     name = config.own_name(as_)
-    found = forecast_of(config, name, model=first, also=further, classes=classes, judged=judged)
+    found: Forecast | ActivationForecast
+    if config.model.recipe.is_linear:
+        found = forecast_of(config, name, model=first, also=further, classes=classes, judged=judged)
+    elif further or classes is not None:
+        raise ConfigError(
+            f"{config.source}: model: {config.model.name} is not linear: further models and --classes are of equations "
+            "that a linear model's predictions give; leave them out"
+        )
+    else:
+        found = forecast_activations(config, name, model=first)
     if json_ is not None:
         # Statistics of the party's columns are in it: nobody else is to read them.
         with open(json_, "w", encoding="utf-8", opener=_private) as file:
             file.write(json.dumps(found.as_json(), ensure_ascii=False, indent=2) + "\n")
-    _print(found)
+    _print_activations(found) if isinstance(found, ActivationForecast) else _print(found)
     if json_ is not None:
         print(json_)
 
@@ -79,6 +95,27 @@ def _print(found: Forecast) -> None:
                 console.print(category_table(seen, view.best, model.commonest))
             console.print(_defense_table(view, found.model))
     for note in found.notes:
+        console.print(Text(f"note: {note}"))
+    console.print()
+    console.print(Text(found.sentence, style="bold"))
+
+
+def _print_activations(found: ActivationForecast) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console, most = Console(), found.most
+    if most is not None:
+        first = "" if found.trained else ", of the draw of which most is told"
+        shown = most.columns[:_COLUMNS]
+        more = "" if len(shown) == len(most.columns) else f", the {_COLUMNS} of {len(most.columns)} told most"
+        title = f"{found.party}: {found.records:,} records. Share of each column's variance that is read{first}{more}"
+        table = plain_table(title, "column", "read")
+        for one in shown:
+            table.add_row(Text(one.column), f"{one.share:.0%}")
+        table.add_row("(mean of all)", f"{most.share:.0%}", style="dim")
+        console.print(table)
+    for note in (*found.notes, *([most.note] if most is not None and most.note else [])):
         console.print(Text(f"note: {note}"))
     console.print()
     console.print(Text(found.sentence, style="bold"))

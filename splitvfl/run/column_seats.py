@@ -111,6 +111,7 @@ def read_own_columns(
     exchange: Exchange,
     batches: Batches,
     seed: int,
+    every_message: bool = False,
 ) -> None:
     """Let a passive party see for itself what the label party could read of its columns in what it sends.
 
@@ -124,6 +125,7 @@ def read_own_columns(
         exchange: How a step is talked through.
         batches: Which records are in which step.
         seed: Draws the records whose columns the attacker is assumed to know.
+        every_message: Whether sampled attacks are called with every message too.
     """
     among = _sent(party.data.train, batches)
     for attack in attacks:
@@ -133,11 +135,12 @@ def read_own_columns(
         if why:
             watch.unavailable[party.name][hook_name(attack)] = why
         else:
-            _seat(party, attack, watch, active=active, among=among, epoch_steps=len(batches), seed=seed)
+            steps = None if every_message else len(batches)
+            _seat(party, attack, watch, active=active, among=among, epoch_steps=steps, seed=seed)
 
 
 def _seat(
-    party: PassiveParty, attack: Attack, watch: Watch, *, active: str, among: Tensor, epoch_steps: int, seed: int
+    party: PassiveParty, attack: Attack, watch: Watch, *, active: str, among: Tensor, epoch_steps: int | None, seed: int
 ) -> None:
     """Let a copy of an attack see every activation that a party sends."""
     name = unused(hook_name(attack), watch.readers[party.name])

@@ -1,0 +1,202 @@
+"""What activations will tell of a passive party's columns, computed by that party alone: ``splitvfl forecast``.
+
+Of a model that is not linear nobody can say beforehand what training makes of it. But its first activations are known:
+those of a bottom model with weights as they are drawn. The party reads them as the auditor of a networked run does
+(:mod:`splitvfl.leakage.column_reading`), for several draws, and with a trained half those that it would send again.
+Nothing is sent and nobody is met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from splitvfl.app.assembly import Assembly
+from splitvfl.app.forecasting import check_half, columns_of_training, half_folder
+from splitvfl.app.own_columns import column_readers
+from splitvfl.app.saved_model import SavedHalf, load_half
+from splitvfl.config.sections import ExperimentConfig
+from splitvfl.data.columns import PartyData
+from splitvfl.errors import ConfigError
+from splitvfl.leakage.column_reading import ColumnReading
+from splitvfl.leakage.watching import Watch
+from splitvfl.learning.batches import Batches
+from splitvfl.learning.precision import narrow_dtype
+from splitvfl.learning.randomness import derive_seed
+from splitvfl.learning.tasks import task_for
+from splitvfl.party.party import PassiveParty
+from splitvfl.run.column_seats import read_own_columns, readings_of
+
+VERSION: Final = 1
+DRAWS: Final = 3
+"""How many first weights are drawn."""
+
+# Records of the messages that are read, at least, where there are as many; and messages.
+_RECORDS, _MESSAGES = 20_000, 20
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationForecast:
+    """What a passive party's activations tell of its columns.
+
+    Attributes:
+        party: Its name.
+        records: Number of its training records.
+        width: Of its activations.
+        trained: Whether they are those of its trained half; else of first weights, drawn several times.
+        readings: What was read, for each draw; of attacks that read nothing there is none.
+        unavailable: Attacks that could not be run, with the reason.
+        notes: What else is to be known, in sentences.
+    """
+
+    party: str
+    records: int
+    width: int
+    trained: bool
+    readings: tuple[ColumnReading, ...]
+    unavailable: dict[str, str]
+    notes: tuple[str, ...]
+
+    @property
+    def most(self) -> ColumnReading | None:
+        """The reading that recovers most of all."""
+        return max(self.readings, key=lambda one: one.share, default=None)
+
+    @property
+    def sentence(self) -> str:
+        """What it comes to, in words."""
+        most = self.most
+        if most is None:
+            why = "; ".join(f"{name}: {reason}" for name, reason in self.unavailable.items())
+            return f"What activations tell of the columns of {self.party} could not be measured. {why}".strip()
+        of = "its trained half" if self.trained else "first weights"
+        shares = sorted(one.share for one in self.readings if one.attack == most.attack)
+        span = (
+            f"{shares[0]:.0%}" if f"{shares[0]:.0%}" == f"{shares[-1]:.0%}" else f"{shares[0]:.0%} to {shares[-1]:.0%}"
+        )
+        return (
+            f"Of what {self.party} sends with {of}, {self.width} numbers a record, whoever knows the columns of "
+            f"{most.known_share:.0%} of the records reads {span} of the variance of the others' {len(most.columns)} "
+            f"columns, by the {most.attack} attack: more than half of {most.told or 'none'} of them, most of "
+            f"{most.columns[0].column} ({most.columns[0].share:.0%})."
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON takes it."""
+        return {"format": "splitvfl activation forecast", "version": VERSION, **asdict(self), "sentence": self.sentence}
+
+
+def forecast_activations(config: ExperimentConfig, name: str, *, model: Path | None = None) -> ActivationForecast:
+    """Return what activations will tell of a passive party's columns.
+
+    Args:
+        config: The experiment, or the party's own file.
+        name: The party.
+        model: Folder of its trained half, or of the run that holds it. Default: first weights, drawn anew each time.
+
+    Raises:
+        ConfigError: If the party is not a passive one, or its activations are shown to nobody record by record.
+        DataError: If the data are not what the file says.
+        CheckpointError: If there is no trained half, or it is damaged.
+    """
+    if name not in config.parties or config.parties[name].role != "passive":
+        passives = ", ".join(other for other, party in config.parties.items() if party.role == "passive")
+        raise ConfigError(f"--as: a forecast is of a passive party's columns, and {name} is none; there are {passives}")
+    if not config.exchange.factory.shows_activations:
+        raise ConfigError(
+            f"{config.source}: exchange: in {config.exchange.name} the label party does not receive each record's "
+            "activation, and there is nothing to forecast of a model that is not linear"
+        )
+    half = None if model is None else load_half(half_folder(model, name))
+    if half is not None:
+        check_half(half, name)
+    data = columns_of_training(config, name, half)
+    assembly = Assembly(config, data)
+    found: list[ColumnReading] = []
+    unavailable: dict[str, str] = {}
+    width = 0
+    for party in _parties(config, assembly, data, half):
+        width = party.output_width()
+        watch = _read(config, assembly, party)
+        found += readings_of(watch, name)
+        unavailable |= watch.unavailable[name]
+    return ActivationForecast(
+        party=name,
+        records=data.train.count,
+        width=width,
+        trained=half is not None,
+        readings=tuple(found),
+        unavailable=unavailable,
+        notes=tuple(_notes(trained=half is not None)),
+    )
+
+
+def _parties(
+    config: ExperimentConfig, assembly: Assembly, data: PartyData, half: SavedHalf | None
+) -> Iterator[PassiveParty]:
+    """Yield the party with each of its models, and the defenses of its file."""
+    if half is not None:
+        party = half.party(data, device=torch.device("cpu"), own=config.model)
+        assert isinstance(party, PassiveParty), "that was looked at before"
+        assembly.defend(party)
+        yield party
+        return
+    train = config.train
+    for draw in range(DRAWS):
+        seed = derive_seed(train.seed, "forecast", name := data.name, draw)
+        # Of what is learned a bottom depends on its outputs alone, if on anything: of two classes as good as of more.
+        made = assembly.passive(data, task_for("binary", 1), seed=seed)
+        made.prepare(
+            seed=derive_seed(seed, "party", name),
+            device=torch.device("cpu"),
+            autocast=narrow_dtype(train.autocast),
+            wire=narrow_dtype(config.exchange.wire),
+        )
+        assembly.defend(made)
+        yield made
+
+
+def _read(config: ExperimentConfig, assembly: Assembly, party: PassiveParty) -> Watch:
+    """Let the auditor, and who else is listed, read the messages of an epoch in which nothing is learned."""
+    watch, train = Watch([party.name]), party.data.train
+    stopping = config.train.early_stopping
+    batches = Batches(
+        train.count,
+        assembly.batch_size,
+        seed=config.train.seed,
+        drop_last=config.train.drop_last,
+        block_rows=assembly.block_rows,
+        held_out_every=None if stopping is None else stopping.validation_every,
+    )
+    readers = column_readers(config, assembly)
+    read_own_columns(
+        party,
+        readers,
+        watch,
+        active=config.active,
+        exchange=assembly.exchange,
+        batches=batches,
+        seed=config.train.seed,
+        every_message=True,
+    )
+    messages = max(_MESSAGES, -(-_RECORDS // assembly.batch_size))
+    for step, rows in enumerate(islice(iter(batches.epoch(0)), messages)):
+        batch = party.train_batch(rows)
+        with torch.no_grad():
+            activation = party.activate(batch)
+        party.send_to_watchers(party.defend_activation(activation, batch, step), batch, step)
+    return watch
+
+
+def _notes(*, trained: bool) -> Iterator[str]:
+    if not trained:
+        yield (
+            f"first weights were drawn {DRAWS} times; training changes what activations tell, to more or less: the run "
+            "itself shows it live (feature_leak in TensorBoard), and --model RUN tells it of the trained half"
+        )
+    yield "another reader may find more: this is no upper bound"

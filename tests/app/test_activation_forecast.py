@@ -1,0 +1,103 @@
+"""What a passive party is told, before and after training, of what its activations tell of its columns."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from splitvfl.app.activation_forecast import DRAWS, forecast_activations
+from splitvfl.cli import main
+from splitvfl.config.sections import parse_config
+
+FILE = """
+data: {name: breast-cancer}
+parties:
+  clinic: {role: active, columns: ["mean *"]}
+  lab: {role: passive, columns: ["* error", "worst *"]}
+model: {name: mlp, bottom: [64], top_hidden: [8]}
+train: {epochs: 2, batch_size: 64}
+"""
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("forecast")
+    (folder / "lab.yaml").write_text(FILE)
+    assert main(["train", str(folder / "lab.yaml"), "--out", str(folder / "run")]) == 0
+    return folder
+
+
+def share(*changes: tuple[str, str]) -> float:
+    text = FILE
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    found = forecast_activations(parse_config(text, source="lab.yaml"), "lab")
+    assert len(found.readings) == DRAWS
+    assert {one.attack for one in found.readings} == {"ridge"}
+    assert found.width == (64 if "bottom: [64]" in text else 2)
+    return sum(one.share for one in found.readings) / DRAWS
+
+
+def test_a_narrow_cut_and_noise_tell_less_and_nothing_tells_more_than_there_is() -> None:
+    """64 numbers of 20 columns hold all of them, if bent; two cannot hold more than two directions of columns' 20.
+
+    The two directions that hold most of these columns hold .59 of their variance (singular values of the columns).
+    """
+    wide, narrow = share(), share(("bottom: [64]", "bottom: [2]"))
+    assert 0.59 < wide < 1.0
+    assert narrow < 0.59
+    noise = "defenses: [{name: gaussian-ir, clip: 1.0, sigma: 10.0}]\ntrain:"
+    assert share(("train:", noise)) < 0.02
+
+
+def test_it_is_the_same_each_time_and_other_weights_tell_otherwise(here: Path) -> None:
+    config = parse_config(FILE, source="lab.yaml")
+    first, again = (forecast_activations(config, "lab") for _ in range(2))
+    assert first == again
+    assert len({one.share for one in first.readings}) == DRAWS
+    trained = forecast_activations(config, "lab", model=here / "run")
+    assert trained.trained
+    (reading,) = trained.readings
+    assert reading.share not in {one.share for one in first.readings}
+    assert trained.sentence.startswith("Of what lab sends with its trained half, 64 numbers a record")
+    assert trained.most == reading
+    most = max(first.readings, key=lambda one: one.share)
+    assert first.most == most
+    assert f"to {most.share:.0%} of the variance" in first.sentence
+
+
+def test_what_is_printed_and_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = here / "said.json"
+    words = ["forecast", str(here / "lab.yaml"), "--as", "lab", "--model", str(here / "run"), "--json", str(out)]
+    assert main(words) == 0
+    said = json.loads(out.read_text())
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    assert said["format"] == "splitvfl activation forecast"
+    printed = " ".join(capsys.readouterr().out.split())
+    assert said["sentence"] in printed
+    (reading,) = said["readings"]
+    assert reading["share"] == pytest.approx(sum(one["share"] for one in reading["columns"]) / 20)
+    assert f"{reading['columns'][0]['column']} {reading['columns'][0]['share']:.0%}" in printed
+    assert "no upper bound" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--as", "clinic"], "there are lab"),
+        (["--as", "lab", "--classes", "2"], "is not linear: further models and --classes"),
+        (["--as", "lab", "--model", "nowhere"], "expected a trained half"),
+        (["--as", "lab", "exchange=oracle"], "oracle"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(
+    here: Path, words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["forecast", str(here / "lab.yaml"), *words]) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert expected in said
