@@ -163,3 +163,12 @@ class MLPRecipe(Recipe):
     def options_for_width(self, width: int) -> Mapping[str, Any]:
         """Return another last layer of the bottoms."""
         return {"bottom": (*self.bottom[:-1], width)}
+
+    def options_for_cut(self, layers: int) -> Mapping[str, Any]:
+        """Return the same layers, divided elsewhere; the last one, which puts out the outputs, stays in the top."""
+        every = (*self.bottom, *self.top_hidden)
+        if not 1 <= layers <= len(every):
+            raise ConfigError(f"--cuts: the model has {len(every)} layers before its outputs, got a cut after {layers}")
+        hidden = every[layers:]
+        outputs = {} if self.top is None else {"top": (*hidden, self.top[-1])}
+        return {"bottom": every[:layers], "top_hidden": hidden, **outputs}

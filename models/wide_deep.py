@@ -499,6 +499,12 @@ class WideDeepRecipe(Recipe):
         """Return another last layer before the cut."""
         return {"bottom": (*self.bottom[: self._cut - 1], width, *self.bottom[self._cut :])}
 
+    def options_for_cut(self, layers: int) -> Mapping[str, Any]:
+        """Return the same layers, cut elsewhere."""
+        if not 1 <= layers <= len(self.bottom):
+            raise ConfigError(f"--cuts: the model has {len(self.bottom)} deep layers, got a cut after {layers}")
+        return {"cut_after": layers}
+
 
 def _position(name: str, columns: PartyData) -> int:
     """Return the position of a categorical field of the active party."""

@@ -16,6 +16,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from splitvfl.cli import main
 from splitvfl.config.registry import built_in
+from splitvfl.config.sections import load_config
+from splitvfl.models.mlp import MLPRecipe
 from splitvfl.report.summary import read_summary
 from tests.commands import Command
 
@@ -318,6 +320,44 @@ def test_compare_writes_a_report_with_every_defense_and_seed(
     }
     assert "max-norm" in Path("runs/credit-compare/report.html").read_text()
     assert "max-norm" in capsys.readouterr().out
+
+
+def test_compare_cuts_a_model_elsewhere_and_makes_the_cut_wider_and_narrower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text(
+        "data: {name: breast-cancer}\n"
+        'parties: {clinic: {role: active, columns: ["mean *"]}, lab: {role: passive, columns: rest}}\n'
+        "model: {name: mlp, bottom: [12, 6], top: [5, 1]}\n"
+        "train: {epochs: 1, batch_size: 128}\n"
+        "attacks: [{name: ridge, known_share: 0.2}]\n"
+    )
+    words = ["compare", "c.yaml", "--defenses", "none", "--seeds", "1"]
+    assert main([*words, "--cuts", "1,3", "--widths", "4, 2"]) == 0
+    widths = {}
+    for path in Path("runs/c-compare").glob("*/*/experiment.yaml"):
+        model = load_config(path).model.recipe
+        assert isinstance(model, MLPRecipe)
+        widths[path.parent.parent.name] = (model.bottom, model.top_hidden, model.top)
+    assert widths == {
+        "cut-1--width-4--none": ((4,), (6, 5), (6, 5, 1)),
+        "cut-1--width-2--none": ((2,), (6, 5), (6, 5, 1)),
+        "cut-3--width-4--none": ((12, 6, 4), (), (1,)),
+        "cut-3--width-2--none": ((12, 6, 2), (), (1,)),
+    }
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("ridge reads 0.") == 4
+    assert "Columns of lab, none (bottom=[4]" in said
+    for option, value, expected in (
+        ("--cuts", "4", "3 layers before its outputs, got a cut after 4"),
+        ("--widths", "8,x", "--widths: expected whole numbers above 0 by comma"),
+        ("--cuts", "0", "--cuts: expected whole numbers above 0 by comma"),
+    ):
+        assert main([*words, option, value]) == 2
+        assert expected in capsys.readouterr().err
+    assert main([*words, "model=logistic-regression", "--cuts", "1"]) == 2
+    assert "does not say how it is cut elsewhere" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -449,7 +450,7 @@ class Variant:
     """One run of a comparison.
 
     Attributes:
-        label: The defenses in one phrase.
+        label: The defenses in one phrase, and how the model is cut, where that is compared too.
         config: The experiment with this defense and seed.
         folder: Where its run goes.
     """
@@ -459,10 +460,54 @@ class Variant:
     folder: Path
 
 
+def cut_otherwise(
+    config: ExperimentConfig,
+    load: Callable[[Sequence[str]], ExperimentConfig],
+    cuts: Sequence[int | None],
+    widths: Sequence[int | None],
+) -> dict[str, ExperimentConfig]:
+    """Return an experiment with its model cut elsewhere, and with other widths of the cut: each with each, by name.
+
+    Args:
+        config: The experiment.
+        load: Returns it with further overrides.
+        cuts: After how many layers; ``None``: where it is cut.
+        widths: Of what passive parties send, there; ``None``: as it is.
+
+    Raises:
+        ConfigError: If the model cannot be cut so.
+    """
+    found = {}
+    for cut in cuts:
+        options = {} if cut is None else dict(config.model.recipe.options_for_cut(cut))
+        there = load(_as_overrides(options))
+        for width in widths:
+            wide = {} if width is None else dict(there.model.recipe.options_for_width(width))
+            named = (f"{what} {number}" for what, number in (("cut", cut), ("width", width)) if number is not None)
+            found[", ".join(named)] = load([*_as_overrides(options), *_as_overrides(wide)])
+    return found
+
+
+def _as_overrides(options: Mapping[str, Any]) -> list[str]:
+    return [f"model.{key}={json.dumps(value)}" for key, value in options.items()]
+
+
 def variants(
-    config: ExperimentConfig, defenses: Sequence[Sequence[HookConfig]], seeds: int, folder: Path
+    config: ExperimentConfig,
+    defenses: Sequence[Sequence[HookConfig]],
+    seeds: int,
+    folder: Path,
+    *,
+    cut: str = "",
 ) -> list[Variant]:
     """Return the runs of a comparison: each list of defenses under each seed, counted from the experiment's own.
+
+    Args:
+        config: The experiment.
+        defenses: What is compared.
+        seeds: Number of runs of each.
+        folder: Where the runs go.
+        cut: How the model is cut, where that is compared too: a part of every run's name.
 
     Raises:
         ConfigError: If ``seeds`` is not from 1 to 10 000.
@@ -471,7 +516,8 @@ def variants(
         raise ConfigError(f"--seeds: expected 1 to {_MOST_SEEDS}, got {seeds}")
     found = []
     for chosen in defenses:
-        label = "+".join(str(hook) for hook in chosen) or "none"
+        named = "+".join(str(hook) for hook in chosen) or "none"
+        label = f"{cut}, {named}" if cut else named
         for seed in range(config.train.seed, config.train.seed + seeds):
             train = config.train.model_copy(update={"seed": seed, "noise_seed_for_experiments": seed})
             changed = config.model_copy(update={"train": train, "defenses": tuple(chosen)})

@@ -243,15 +243,24 @@ def compare(
             help="By comma: none,isotropic,'sumkl(detection_error=0.3)'. Default: none and the experiment's own."
         ),
     ] = None,
+    cuts: Annotated[
+        str | None, typer.Option(help="By comma, after how many layers to cut the model: 1,2. Default: as it is.")
+    ] = None,
+    widths: Annotated[
+        str | None, typer.Option(help="By comma, how wide the cut is: 64,16,4. Default: as it is.")
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each defense, under as many seeds.")] = 3,
     out: Annotated[Path | None, typer.Option(help="Folder of the runs. Default: runs/NAME-compare.")] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     explain: Explain = False,
 ) -> None:
-    """Train one experiment under several defenses and seeds, and print means with 95 % intervals; of two, ranges."""
+    """Train one experiment under several defenses and seeds, and print means with 95 % intervals; of two, ranges.
+
+    With --cuts and --widths each defense is tried at each cut of the model and each width.
+    """
     from splitvfl.app.console import RunProgress
-    from splitvfl.app.experiment import run_variants, variants
+    from splitvfl.app.experiment import cut_otherwise, run_variants, variants
     from splitvfl.config.sections import load_config, parse_defenses
     from splitvfl.report.report import write_report
     from splitvfl.run.training import Interrupted
@@ -259,7 +268,13 @@ def compare(
     config = load_config(experiment, overrides or [])
     chosen = [[], list(config.defenses)] if defenses is None else parse_defenses(defenses, folder=config.folder)
     folder = out or Path("runs") / f"{config.name}-compare"
-    planned = variants(config, chosen, seeds, folder)
+    cut = cut_otherwise(
+        config,
+        lambda more: load_config(experiment, [*(overrides or []), *more]),
+        _numbers("--cuts", cuts),
+        _numbers("--widths", widths),
+    )
+    planned = [variant for named, one in cut.items() for variant in variants(one, chosen, seeds, folder, cut=named)]
     again = f"go on with the same command and --resume; state in {folder}"
     with told_if_stopped(again, Interrupted), RunProgress(errors_console(), len(planned)) as progress:
         summaries = run_variants(
@@ -272,6 +287,18 @@ def compare(
     _print_runs(summaries, compared=True, explain=explain)
     report = write_report([variant.folder for variant in planned], folder / "report.html", title=config.name)
     next_steps(f"{report}   (open it in a browser)", f"tensorboard --logdir {folder}")
+
+
+def _numbers(option: str, text: str | None) -> list[int | None]:
+    """Return whole numbers above 0 that are given by comma, each once; without an option ``None``, as it is."""
+    from splitvfl.errors import ConfigError
+
+    if text is None:
+        return [None]
+    said = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in said):
+        raise ConfigError(f"{option}: expected whole numbers above 0 by comma, as in 64,16,4; got {text!r}")
+    return list(dict.fromkeys(int(part) for part in said))
 
 
 def _start(progress: RunProgress, name: str, variant: Variant) -> TrainingProgress:

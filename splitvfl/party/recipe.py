@@ -131,6 +131,20 @@ class Recipe(ABC):
             "add a method options_for_width(width), which returns the options to change"
         )
 
+    def options_for_cut(self, layers: int) -> Mapping[str, Any]:
+        """Return the arguments with which passive parties have the first so many layers, and the active one the rest.
+
+        Args:
+            layers: How many, at least 1.
+
+        Raises:
+            ConfigError: If there are not so many, or nobody knows.
+        """
+        raise ConfigError(
+            f"--cuts: {type(self).__name__} does not say how it is cut elsewhere; leave it out, or add a method "
+            "options_for_cut(layers), which returns the options to change"
+        )
+
 
 def check_size(key: str, whose: str, weights: int) -> None:
     """Refuse a part of a model before memory is taken for it that this machine has not.

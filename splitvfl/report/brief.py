@@ -66,6 +66,8 @@ def _parts(runs: Sequence[RunSummary], *, compared: bool) -> Iterator[Renderable
         yield Text("own: what the partner's own columns tell without any message", style="dim")
         if len(runs) == 1:
             yield from map(Text, [*_by_attack(runs[0]), *columns_hidden(runs[0])])
+        elif compared:
+            yield from map(Text, _columns_read(rows_by_defense(group)))
         yield from map(Text, unavailable_notes(rows_by_run(group)))
 
 
@@ -212,6 +214,14 @@ def _by_attack(run: RunSummary) -> Iterator[str]:
         if found:
             where = f" at {name}" if len(run.parties) > 1 else ""
             yield f"Leak AUC by attack{where}: {', '.join(f'{attack} {figure(worst)}' for worst, attack in found)}."
+
+
+def _columns_read(rows: Sequence[DefenseRow]) -> Iterator[str]:
+    """Return for each defense and party which share of its columns' variance is read, by the attack that reads most."""
+    for row, party in with_parties(rows):
+        shares = [(share, attack) for attack, (share, *_) in party.read_shares.items() if share is not None]
+        for share, attack in sorted(shares, key=lambda one: -one[0].mean)[:1]:
+            yield f"Columns of {party.name}, {row.label}: {attack} reads {_written(share, 2)} of their variance."
 
 
 def _worst_of_each(run: RunSummary, party: PartyResult) -> Iterator[tuple[float, str]]:

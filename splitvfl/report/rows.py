@@ -457,6 +457,26 @@ class PartyRow:
         """What attacks in the label party's seat read of its columns during training, in the first run."""
         return self.results[0].readings
 
+    @cached_property
+    def read_shares(self) -> dict[str, tuple[Estimate | None, ...]]:
+        """What attacks read of its columns, averaged over runs, by their names.
+
+        Share of variance in the last epoch and over the run, what is known without messages, and columns told.
+        """
+        found: dict[str, list[ColumnReading]] = {}
+        for party in self.results:
+            for reading in party.readings:
+                found.setdefault(reading.attack, []).append(reading)
+        return {
+            name: (
+                estimate(one.share for one in readings),
+                estimate(one.accumulated for one in readings),
+                estimate(one.without_messages for one in readings),
+                estimate(one.told for one in readings),
+            )
+            for name, readings in found.items()
+        }
+
     @property
     def unavailable(self) -> dict[str, str]:
         """Attacks that could not be run, with the reason."""

@@ -144,7 +144,7 @@ def comparison_table(runs: Sequence[RunSummary]) -> RenderableType:
     Args:
         runs: Finished runs; those of one defense differ in their seeds.
     """
-    legend = _fitting(_COMPARISON_LEGEND, runs) | _after_legend(runs)
+    legend = _fitting(_COMPARISON_LEGEND, runs) | _reading_legend(runs) | _after_legend(runs)
     return Group(*_sections(runs, compared=True), *_said_once(runs), _legend(legend))
 
 
@@ -178,7 +178,9 @@ def _tables(group: RunGroup, rows: Sequence[DefenseRow], *, compared: bool) -> I
     yield (_compared_costs if compared else _costs)(group, rows)
     if group.judged:
         yield from _leaks(group, rows, compared=compared)
-    if not compared:
+    if compared:
+        yield from _compared_readings(rows)
+    else:
         yield from _readings(rows)
         yield from _features(rows)
     yield from _after(rows)
@@ -294,6 +296,19 @@ def _readings(rows: Sequence[DefenseRow]) -> Iterator[Table]:
             shares = (MISSING if share is None else f"{share:.0%}" for share in (column.share, column.accumulated))
             columns.add_row(_two_lines(row.label, width=15), Text(party.name), Text(column.column), *shares)
     yield columns
+
+
+def _compared_readings(rows: Sequence[DefenseRow]) -> Iterator[Table]:
+    found = [(row, party, *one) for row, party in with_parties(rows) for one in party.read_shares.items()]
+    if not found:
+        return
+    table = _table("What the label party reads of columns", _WIDE_NAME_WIDTH)
+    table.add_column("by", overflow="fold", width=10)
+    _numbers(table, ("variance", 11), ("over the run", 11), ("columns told", 11))
+    for row, party, attack, (share, accumulated, _, told) in found:
+        cells = (_plain(share, 2), _plain(accumulated, 2), _plain(told, 1))
+        table.add_row(_breakable(row.label_at(party)), Text(attack), *cells)
+    yield table
 
 
 def _features(rows: Sequence[DefenseRow]) -> Iterator[Table]:
