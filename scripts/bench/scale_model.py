@@ -158,16 +158,16 @@ def constants_of(small: Measured, large: Measured) -> Constants:
         row_s=alone[1].rows_s / (batches[1] * fields) if fields else 0.0,
         message_s=messages / 2,
         byte_s=byte,
-        # What is said before it, which tensors there are, and the sum: each goes there and back between two.
-        hop_s=least / (3 * 2),
+        # What is said before it, and the sum: each goes there and back between two.
+        hop_s=least / (2 * 2),
         summed_s=max(0.0, dense - least) / (_FLOAT_BYTES * DENSE_SUM[0]),
-        # Rows and their indices are counted and gathered besides: as many hops once more.
-        gathered_s=max(0.0, rows - 2 * least) / (ROW_BYTES * ROWS_SUM[1]),
+        # In place of the sum rows and their indices are counted, and gathered: half as many hops more.
+        gathered_s=max(0.0, rows - 1.5 * least) / (ROW_BYTES * ROWS_SUM[1]),
         rows=fields,
         dense_bytes=_FLOAT_BYTES * dense_weights(fields),
-        # At the passive party three, and at the active one four: its loss is of another type. Rows and their indices
-        # each take one, for how many there are, and are gathered.
-        sums=7 + (2 if fields else 0),
+        # At the passive party two, and at the active one three: its loss is of another type. Rows and their indices
+        # take one, for how many there are, and are gathered.
+        sums=5 + (1 if fields else 0),
         gathers=2 if fields else 0,
     )
 

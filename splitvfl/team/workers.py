@@ -6,10 +6,11 @@ not used. Between workers nothing is encrypted or authenticated: their network m
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
@@ -98,7 +99,7 @@ class Workers(Team):
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         # The one way to reach a worker that is not at an operation. By the group: its numbers start anew in each.
         self._called_at = PrefixStore(f"splitvfl called at {self._group.group_name}", _get_default_store())
-        self._operations = 0
+        self._operations, self._notes = 0, [0] * self.size
         self._stop_asked = False
         self._gone = ""
         self._calls: list[int] = []
@@ -138,15 +139,15 @@ class Workers(Team):
 
     def add_up(self, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Return the sums over all workers: one flat sum for each dtype, and of sparse tensors indices and rows."""
-        return self._in_step(_ADDS_UP, lambda: self._added_up(tensors))
+        return self._in_step(_ADDS_UP, lambda: self._added_up(tensors), note=_digest(one is None for one in tensors))
 
     def gather(self, tensor: Tensor) -> list[Tensor] | None:
         """Return what every worker has, in order, at worker 0."""
-        return self._in_step(_GATHERS, lambda: self._gathered(tensor, at_all=False))
+        return self._in_step(_GATHERS, lambda: self._gathered(tensor, self._notes, at_all=False), note=len(tensor))
 
     def scatter(self, parts: Sequence[Tensor] | None, rows: int) -> Tensor:
         """Return this worker's part of what worker 0 has."""
-        return self._in_step(_SCATTERS, lambda: self._scattered(parts, rows))
+        return self._in_step(_SCATTERS, lambda: self._scattered(parts, rows), note=rows)
 
     def exchange(
         self, rows: Tensor, counts: Sequence[int], awaited: Sequence[int] | None = None
@@ -160,7 +161,7 @@ class Workers(Team):
 
     def collect(self, content: bytes) -> list[bytes]:
         """Return what every worker says, in order."""
-        return self._in_step(_COLLECTS, lambda: self._said(content))
+        return self._in_step(_COLLECTS, lambda: self._said(content, self._notes), note=len(content))
 
     def divide(self, module: nn.Module) -> nn.Module:
         """Divide a model's dense weights among the workers, by torch's FSDP2."""
@@ -210,10 +211,17 @@ class Workers(Team):
 
     # --- in step
 
-    def _in_step(self, operation: int, work: Callable[[], T]) -> T:
+    def _in_step(self, operation: int, work: Callable[[], T], *, note: int = 0) -> T:
+        """Do something with all others.
+
+        Args:
+            operation: What.
+            work: Does it, when all are there; ``_notes`` are what all have noted then.
+            note: A number that this worker tells the others on the way: a message less.
+        """
         if self._gone:
             raise TeamError(self._gone, final=True)
-        votes = self._vote(operation)
+        votes = self._vote(operation, note)
         if votes is None:
             raise TeamError(self._gone, final=True)
         if not {_CANNOT, _CANNOT_EVER}.isdisjoint(votes):
@@ -234,12 +242,12 @@ class Workers(Team):
                 raise TeamError(self._gone, final=True) from error
             raise
 
-    def _vote(self, vote: int) -> list[int] | None:
+    def _vote(self, vote: int, note: int = 0) -> list[int] | None:
         """Return what all workers say before an operation; ``None`` if one of them is gone."""
-        votes = torch.zeros(self.size, dtype=torch.int64)
-        votes[self.rank] = vote + (_STOP if self.stopping() else 0)
+        said = torch.zeros(2, self.size, dtype=torch.int64)
+        said[0, self.rank], said[1, self.rank] = vote + (_STOP if self.stopping() else 0), note
         try:
-            self._wait_for(dist.all_reduce(votes, group=self._group, async_op=True), meanwhile=self._call_if_lost)
+            self._wait_for(dist.all_reduce(said, group=self._group, async_op=True), meanwhile=self._call_if_lost)
         except RuntimeError as error:
             self._gone = self._why_lost(error)
             return None
@@ -247,8 +255,9 @@ class Workers(Team):
             self._gone = self._why_lost(error)
             raise
         self._operations += 1
-        self._stop_asked = bool((votes >= _STOP).any())
-        return [vote % _STOP for vote in votes.tolist()]
+        votes, self._notes = said.tolist()
+        self._stop_asked = any(vote >= _STOP for vote in votes)
+        return [vote % _STOP for vote in votes]
 
     def _call_if_lost(self) -> None:
         if self.link_lost():
@@ -321,6 +330,8 @@ class Workers(Team):
         own = {
             place: (one.is_sparse, one.dtype, tuple(one.shape)) for place, one in enumerate(tensors) if one is not None
         }
+        if len(set(self._notes)) == 1:  # all have the same ones
+            return own
         missing = torch.tensor([place not in own for place in range(len(tensors))], dtype=torch.int64)
         self._wait_for(dist.all_reduce(missing, group=self._group, async_op=True))
         partly = [place for place, count in enumerate(missing.tolist()) if 0 < count < self.size]
@@ -339,17 +350,19 @@ class Workers(Team):
         mine = torch.sparse_coo_tensor(*none, shape, check_invariants=False)
         if one is not None:
             mine = one.detach().cpu()
-        rows = self._gathered(mine._indices().T.contiguous(), at_all=True)
-        values = self._gathered(mine._values().contiguous(), at_all=True)
+        counts = self._told(len(mine._values()))
+        rows = self._gathered(mine._indices().T.contiguous(), counts, at_all=True)
+        values = self._gathered(mine._values().contiguous(), counts, at_all=True)
         assert rows is not None and values is not None  # noqa: PT018 - at all workers
         return torch.sparse_coo_tensor(torch.cat(rows).T, torch.cat(values), shape, check_invariants=False)
 
-    def _gathered(self, tensor: Tensor, *, at_all: bool) -> list[Tensor] | None:
+    def _gathered(self, tensor: Tensor, counts: Sequence[int] | None = None, *, at_all: bool) -> list[Tensor] | None:
+        """Return what every worker has, at worker 0 or at all; ``counts``: how many rows each has, if that is known."""
         mine = tensor.detach().cpu().contiguous()
-        counts = torch.zeros(self.size, dtype=torch.int64)
-        counts[self.rank] = len(mine)
-        self._wait_for(dist.all_reduce(counts, group=self._group, async_op=True))
-        most = int(counts.max())
+        counts = self._told(len(mine)) if counts is None else counts
+        most = max(counts)
+        if most == 0:
+            return [mine] * self.size if at_all or self.rank == 0 else None
         padded = mine.new_zeros(most, *mine.shape[1:])
         padded[: len(mine)] = mine
         room = [torch.empty_like(padded) for _ in range(self.size)] if at_all or self.rank == 0 else None
@@ -358,16 +371,23 @@ class Workers(Team):
             self._wait_for(dist.all_gather(room, padded, group=self._group, async_op=True))
         else:
             self._wait_for(dist.gather(padded, room, dst=0, group=self._group, async_op=True))
-        return None if room is None else [one[:count] for one, count in zip(room, counts.tolist(), strict=True)]
+        return None if room is None else [one[:count] for one, count in zip(room, counts, strict=True)]
+
+    def _told(self, number: int) -> list[int]:
+        """Return which number each worker has."""
+        numbers = torch.zeros(self.size, dtype=torch.int64)
+        numbers[self.rank] = number
+        self._wait_for(dist.all_reduce(numbers, group=self._group, async_op=True))
+        found: list[int] = numbers.tolist()
+        return found
 
     def _scattered(self, parts: Sequence[Tensor] | None, rows: int) -> Tensor:
+        most = max(self._notes)
         form = b"" if parts is None else _spelled((False, parts[0].dtype, tuple(parts[0].shape[1:]))).encode()
         _, dtype, shape = _read(self._said(form)[0].decode())
-        most = torch.tensor(rows)
-        self._wait_for(dist.all_reduce(most, op=dist.ReduceOp.MAX, group=self._group, async_op=True))
-        mine, room = torch.empty(int(most), *shape, dtype=dtype), None
+        mine, room = torch.empty(most, *shape, dtype=dtype), None
         if parts is not None:
-            room = [torch.zeros(int(most), *shape, dtype=dtype) for _ in parts]
+            room = [torch.zeros(most, *shape, dtype=dtype) for _ in parts]
             for place, part in zip(room, parts, strict=True):
                 place[: len(part)] = part.detach().cpu()
         self._wait_for(dist.scatter(mine, room, src=0, group=self._group, async_op=True))
@@ -395,10 +415,9 @@ class Workers(Team):
             with torch.no_grad():
                 tensor.copy_(sent)
 
-    def _said(self, content: bytes) -> list[bytes]:
-        found = self._gathered(
-            torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8)[: len(content)], at_all=True
-        )
+    def _said(self, content: bytes, counts: Sequence[int] | None = None) -> list[bytes]:
+        own = torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8)[: len(content)]
+        found = self._gathered(own, counts, at_all=True)
         assert found is not None
         return [one.numpy().tobytes() for one in found]
 
@@ -408,6 +427,11 @@ def _in_words(error: Exception) -> str:
     first = (str(error).splitlines() or [""])[0]
     said = re.sub(r"\[/[^\]]*\] ?|This is typically caused by.*", "", first).strip().rstrip(".")
     return f": {said}" if said else ""
+
+
+def _digest(flags: Iterable[bool]) -> int:
+    """Return a number that is the same for the same flags, and for others another one."""
+    return int.from_bytes(hashlib.sha256(bytes(flags)).digest()[:7], "big")
 
 
 def _tensor(one: Tensor | None) -> Tensor:
