@@ -15,6 +15,7 @@ from splitvfl.attacks.gradient_classifier import GradientClassifierAttack
 from splitvfl.attacks.gradient_inversion import GradientInversionAttack, gradient_inversion, projected_gradient
 from splitvfl.attacks.guesses import RandomGuessAttack, ZeroAttack
 from splitvfl.attacks.half import HalfAttack, HalfStarAttack, half, half_star
+from splitvfl.attacks.inverse_network import InverseNetworkAttack
 from splitvfl.attacks.known_defense import estimate_behind
 from splitvfl.attacks.least_squares import (
     ClampedLeastSquaresAttack,
@@ -75,6 +76,7 @@ __all__ = [
     "GradientInversionAttack",
     "HalfAttack",
     "HalfStarAttack",
+    "InverseNetworkAttack",
     "LabelSumAttack",
     "LeastSquaresAttack",
     "MixtureAttack",

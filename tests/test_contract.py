@@ -98,6 +98,7 @@ ATTACKS = {
     "rcc1": AttackRow(attacks.RCC1Attack),
     "rcc2": AttackRow(attacks.RCC2Attack),
     "ridge": AttackRow(attacks.RidgeAttack),
+    "inverse-network": AttackRow(attacks.InverseNetworkAttack),
     "noise-subtraction": AttackRow(lambda: attacks.NoiseSubtractionAttack(scheme=1, power=0.5)),
     "procrustes": AttackRow(lambda: attacks.ProcrustesAttack(known_rows=24)),
     "suspected-flip": AttackRow(lambda: attacks.SuspectedFlipAttack(belief=0.5)),
