@@ -53,6 +53,7 @@ from splitvfl.attacks.single_feature import recover_single_feature
 from splitvfl.attacks.sparse_residues import SparseResiduesAttack, sparse_residues
 from splitvfl.attacks.stacked_epochs import StackedEpochsAttack, stack_epochs, two_mean_labels
 from splitvfl.attacks.stacked_models import StackedModels, stack_models
+from splitvfl.attacks.stacked_ridge import StackedRidgeAttack
 from splitvfl.attacks.suspected_flip import SuspectedFlipAttack, suspect_flip
 from splitvfl.attacks.weight_estimation import WeightEstimate, WeightEstimationAttack, estimate_weights
 from splitvfl.leakage.ridge import Ridge, fit_ridge
@@ -100,6 +101,7 @@ __all__ = [
     "SparseResiduesAttack",
     "StackedEpochsAttack",
     "StackedModels",
+    "StackedRidgeAttack",
     "SuspectedFlipAttack",
     "WeightEstimate",
     "WeightEstimationAttack",

@@ -99,6 +99,7 @@ ATTACKS = {
     "rcc2": AttackRow(attacks.RCC2Attack),
     "ridge": AttackRow(attacks.RidgeAttack),
     "inverse-network": AttackRow(attacks.InverseNetworkAttack),
+    "stacked-ridge": AttackRow(attacks.StackedRidgeAttack),
     "noise-subtraction": AttackRow(lambda: attacks.NoiseSubtractionAttack(scheme=1, power=0.5)),
     "procrustes": AttackRow(lambda: attacks.ProcrustesAttack(known_rows=24)),
     "suspected-flip": AttackRow(lambda: attacks.SuspectedFlipAttack(belief=0.5)),
