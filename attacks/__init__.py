@@ -56,6 +56,7 @@ from splitvfl.attacks.stacked_models import StackedModels, stack_models
 from splitvfl.attacks.stacked_ridge import StackedRidgeAttack
 from splitvfl.attacks.suspected_flip import SuspectedFlipAttack, suspect_flip
 from splitvfl.attacks.weight_estimation import WeightEstimate, WeightEstimationAttack, estimate_weights
+from splitvfl.attacks.white_box_inversion import WhiteBoxInversionAttack
 from splitvfl.leakage.ridge import Ridge, fit_ridge
 from splitvfl.leakage.score_equations import activation_equations, equations, score_equations
 
@@ -105,6 +106,7 @@ __all__ = [
     "SuspectedFlipAttack",
     "WeightEstimate",
     "WeightEstimationAttack",
+    "WhiteBoxInversionAttack",
     "ZeroAttack",
     "activation_equations",
     "additive_noise_llr",

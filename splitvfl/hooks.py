@@ -20,6 +20,9 @@ Optional class attributes refine a hook:
 ``known_share`` (attacks on features that need ``auxiliary``)
     The share of training records, above 0 and below 1, whose columns it is assumed to know; it is not judged by them.
     A message with fewer than three of them is left out.
+``most_records`` (attacks on features that need ``received_activation``)
+    Of how many records of a message it is asked for estimates at most, where each takes long: they are drawn anew at
+    each message from those that are not known, and are all that its view shows of these. Default, and ``None``: all.
 ``when`` (attacks on labels)
     ``"every-step"`` (default): called with every message of the training.
     ``"after-training"``: called once, when training has ended, with a view of
@@ -276,7 +279,8 @@ class View:
     nothing that is done to it, through numpy or ``.data`` either, reaches what is sent, what is trained or what another
     attack sees. Fields that are not read cost nothing. Tensors are detached; what crossed in half precision is shown as
     float32. ``bottom`` is no copy of the view's but the one that was made for it: the attack's own, to train and to
-    change as it likes. Labels are never here, but those of a few records that an attacker is assumed to know.
+    change as it likes; so is ``partner_bottom``. Labels are never here, but those of a few records that an attacker is
+    assumed to know.
 
     Args:
         party: Name of the party that looks.
@@ -316,6 +320,9 @@ class View:
     )
     auxiliary = ViewField[Auxiliary](
         "Records of the same message whose columns the attacker is assumed to know; none of them is judged."
+    )
+    partner_bottom = ViewField[nn.Module](
+        "A copy of the other party's bottom model at this step, if assumed known; the attack may change it."
     )
     known_rows = ViewField[KnownRows]("Records whose columns the attacker is assumed to know; none of them is judged.")
 
@@ -764,6 +771,18 @@ def soft_classes_of(defense: object) -> int | None:
 def resolution_of(defense: object) -> float | None:
     """Return the number whose multiples a score defense publishes; ``None`` where it does something else."""
     return getattr(defense, "resolution", None) if crossing_of(defense) == "scores" else None
+
+
+def most_records_of(attack: object) -> int | None:
+    """Return of how many records of a message a reader of activations is asked for estimates at most; ``None``: all.
+
+    Raises:
+        HookError: If it says anything but a whole number of at least 1.
+    """
+    most = getattr(attack, "most_records", None)
+    if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
+        raise HookError(f"{hook_name(attack)}: most_records must be a whole number of at least 1, got {most!r}")
+    return most
 
 
 def known_rows_of(attack: object) -> int:

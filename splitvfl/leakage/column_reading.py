@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from splitvfl.data.columns import Records
 from splitvfl.errors import AttackRefused
-from splitvfl.hooks import Attack, Auxiliary, View, hook_name, known_share_of, needs_of
+from splitvfl.hooks import Attack, Auxiliary, View, hook_name, known_share_of, most_records_of, needs_of
 from splitvfl.leakage.features import run_feature_attack
 
 TOLD: Final = 0.5
@@ -88,6 +88,7 @@ class ColumnReader:
         among: Places of those that are sent in training and are records of somebody; ``None``: all are.
         seed: Draws the records whose columns the attacker knows, and those that are followed over the run.
         refused: Told why, where the attack cannot work; it is not called again.
+        bottom: Makes a copy of the partner's bottom model as it is, for an attack that reads it.
 
     Attributes:
         name: What it is called.
@@ -106,9 +107,12 @@ class ColumnReader:
         among: Tensor | None = None,
         seed: int,
         refused: Callable[[str], None] = lambda why: None,
+        bottom: Callable[[], nn.Module] | None = None,
     ) -> None:
         self.name, self.seconds = name or hook_name(attack), 0.0
         self._attack, self._refused, self._asked = attack, refused, True
+        self._seed, self._most = seed, most_records_of(attack)
+        self._bottom = bottom if "partner_bottom" in needs_of(attack) else None
         self._share = known_share_of(attack) if "auxiliary" in needs_of(attack) else 0.0
         self._names = tuple(names)
         self._middle, variance = _moments(train, len(self._names))
@@ -164,19 +168,32 @@ class ColumnReader:
         if (self._share and int(known.sum()) < _FEWEST) or bool(known.all()):
             self._unjudged += 1
             return
+        asked = self._drawn(~known, step)
         view = View(
             party=party,
             step=step,
-            ids=ids[~known],
-            received_activation=message[~known],
+            ids=ids[asked],
+            received_activation=message[asked],
             auxiliary=Auxiliary(message[known], columns[known], ids[known]),
+            # A copy costs as much as the model is large.
+            **({} if self._bottom is None else {"partner_bottom": self._bottom()}),
         )
         estimate, self._note = run_feature_attack(self._attack, view, columns.shape[1])
         estimate = estimate.detach().double().cpu()
-        truth = columns[~known].double().cpu()
+        truth = columns[asked].double().cpu()
         for sums in (self._epoch, self._recent):
             sums.add(estimate - truth, truth - self._middle)
-        self._follow(ids[~known].cpu(), estimate)
+        self._follow(ids[asked].cpu(), estimate)
+
+    def _drawn(self, others: Tensor, step: int) -> Tensor:
+        """Return which records of a message the attack is asked for: all others, or as many as it wants of them."""
+        if self._most is None:
+            return others
+        places = others.cpu().nonzero()[:, 0]
+        order = torch.randperm(len(places), generator=torch.Generator().manual_seed(self._seed + step))
+        asked = torch.zeros_like(others)
+        asked[places[order[: self._most]].to(others.device)] = True
+        return asked
 
     def _follow(self, ids: Tensor, estimate: Tensor) -> None:
         if not len(self._followed):

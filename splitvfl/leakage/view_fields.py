@@ -25,6 +25,7 @@ _WORDS: Mapping[str, str] = {
     "logit_parts": "the partner's part of the logits, without its weights",
     "received_activation": "the partner's activations as they were received",
     "auxiliary": "the partner's columns of a few records of each message",
+    "partner_bottom": "the partner's half of the model",
     "known_rows": "the partner's columns of a few records",
 }
 

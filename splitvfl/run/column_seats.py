@@ -14,6 +14,7 @@ from torch import Tensor
 from splitvfl.data.columns import Records
 from splitvfl.exchange.base import Exchange
 from splitvfl.hooks import Attack, hook_name, needs_of
+from splitvfl.leakage.after_training import own_copy
 from splitvfl.leakage.column_reading import ColumnReader, ColumnReading
 from splitvfl.leakage.ridge import fit_ridge
 from splitvfl.leakage.view_fields import in_words
@@ -21,7 +22,7 @@ from splitvfl.leakage.watching import Watch, unused
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.party.party import ActiveParty, PassiveParty
 
-_SHOWN = frozenset({"received_activation", "auxiliary"})
+_SHOWN = frozenset({"received_activation", "auxiliary", "partner_bottom"})
 
 
 class ColumnSeats:
@@ -64,7 +65,7 @@ class ColumnSeats:
         refused = partial(self._watch.unavailable[party.name].__setitem__, name)
         names = party.data.numeric_names
         options: dict[str, Any] = {"train": party.data.train, "among": self._among, "seed": seed, "refused": refused}
-        reader = ColumnReader(attack, name=name, names=names, **options)
+        reader = ColumnReader(attack, name=name, names=names, bottom=lambda: own_copy(party.bottom), **options)
         self._watch.readers[party.name][name] = reader
 
         def see(message: Tensor, batch: Records, step: int) -> None:
@@ -115,5 +116,10 @@ def _unavailable(attack: Attack, party: PassiveParty, exchange: Exchange) -> str
         return "not where a party transforms its columns: which of them are meant, those before or behind it?"
     if not party.data.width:
         return f"{party.name} has no columns of numbers, and of categories there is no variance to recover"
+    if "partner_bottom" in needs_of(attack):
+        if party.data.train.columns.categorical.shape[1]:
+            return f"{party.name} has categories, and a bottom model that looks them up has no gradient to go back by"
+        if party.divided or party.is_to_be_divided:
+            return f"the workers of {party.name} hold parts of its bottom model, and none has a copy of it"
     missing = sorted(needs_of(attack) - _SHOWN)
     return f"needs {', '.join(in_words(missing))}" if missing else ""
