@@ -34,8 +34,10 @@ class WhiteBoxInversionAttack:
 
         min over x  Σ_j (bottom_j(x) − a_j)² / σ_j²  +  (x − m)ᵀ S⁻¹ (x − m).
 
-    It is sought by damped Gauss-Newton steps from two places. Of a linear bottom model that is the exact minimum, and of
-    any other a place where no step helps, which another start might better. Where columns have long tails the normal distribution misleads, and ``inverse-network`` may find more. What several columns give away only together, it fills in by how they hang together among known records.
+    It is sought by damped Gauss-Newton steps from two places. Of a linear bottom model that is the exact minimum, and
+    of any other a place where no step helps, which another start might better. Where columns have long tails the normal
+    distribution misleads, and ``inverse-network`` may find more. What several columns give away only together, it fills
+    in by how they hang together among known records.
 
     Only ``records`` records of a message are asked for, drawn anew at each, as each takes long. The bottom model is
     called in evaluation mode. It has to pass gradients on to its columns; one that does not is refused.
