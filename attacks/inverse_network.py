@@ -22,7 +22,7 @@ _PARTS: Final = 6
 _HIDDEN: Final = 64
 _LR: Final = 3e-3
 # Activations beyond so many standard deviations count as that many: no map was fitted there.
-_FARTHEST: Final = 5.0
+_FARTHEST: Final = 10.0
 # Of what was found at one message, at the next.
 _KEPT: Final = 0.9
 
@@ -38,7 +38,7 @@ class InverseNetworkAttack:
     by which both together depart from the mean of the known records.
 
     It finds more than ``ridge`` where the bottom model bends, and where columns have long tails, as no activation
-    counts as farther than five standard deviations. Where the bottom model is linear and as wide as its columns,
+    counts as farther than ten standard deviations. Where the bottom model is linear and as wide as its columns,
     ``ridge`` finds as much in a fifth of the time.
 
     Promises nothing of records that it was not judged by: those shares are chosen by known records, and where these

@@ -15,7 +15,7 @@ from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Attack, Auxiliary, View, call_attack
 
 Bottom = Callable[[Tensor], Tensor]
-MESSAGES, RECORDS, KNOWN = 60, 60, 20
+MESSAGES, RECORDS, KNOWN = 40, 60, 20
 
 
 def views(bottom: Bottom, seed: int, *, columns: int = 4, known: int = KNOWN) -> Iterator[tuple[View, Tensor]]:
@@ -61,10 +61,10 @@ def noise(seed: int) -> Bottom:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_behind_a_bottom_that_bends_it_finds_more_than_a_linear_map(seed: int) -> None:
-    """Four columns behind a tanh layer of six. Of seeds 0 to 4: .83 to .94, and ridge .72 to .84, .07 to .11 less."""
+    """Four columns behind a tanh layer of six. Of seeds 0 to 4: .78 to .92, and ridge .70 to .85, .06 to .08 less."""
     found, linear = (share(attack, bent(seed), seed) for attack in (InverseNetworkAttack(), RidgeAttack()))
-    assert found > 0.8
-    assert found > linear + 0.05
+    assert found > 0.75
+    assert found > linear + 0.03
 
 
 def test_what_is_linear_is_found_as_by_a_linear_map() -> None:
@@ -73,7 +73,7 @@ def test_what_is_linear_is_found_as_by_a_linear_map() -> None:
 
 @pytest.mark.parametrize("known", [3, KNOWN])
 def test_where_nothing_is_told_it_stays_near_the_mean(known: int) -> None:
-    """An estimate by the known records' mean is at −1 / 50 or so. Of seeds 0 to 4: −.075 to .015, and ridge to −.2."""
+    """An estimate by the known records' mean is at −1 / 20 or so. Of seeds 0 to 4: −.02 to .02, and ridge to −.10."""
     assert share(InverseNetworkAttack(), noise(0), 0, known=known) > -0.1
 
 
