@@ -15,6 +15,7 @@ from splitvfl.attacks.gradient_classifier import GradientClassifierAttack
 from splitvfl.attacks.gradient_inversion import GradientInversionAttack, gradient_inversion, projected_gradient
 from splitvfl.attacks.guesses import RandomGuessAttack, ZeroAttack
 from splitvfl.attacks.half import HalfAttack, HalfStarAttack, half, half_star
+from splitvfl.attacks.inverse_network import InverseNetworkAttack
 from splitvfl.attacks.known_defense import estimate_behind
 from splitvfl.attacks.least_squares import (
     ClampedLeastSquaresAttack,
@@ -52,8 +53,10 @@ from splitvfl.attacks.single_feature import recover_single_feature
 from splitvfl.attacks.sparse_residues import SparseResiduesAttack, sparse_residues
 from splitvfl.attacks.stacked_epochs import StackedEpochsAttack, stack_epochs, two_mean_labels
 from splitvfl.attacks.stacked_models import StackedModels, stack_models
+from splitvfl.attacks.stacked_ridge import StackedRidgeAttack
 from splitvfl.attacks.suspected_flip import SuspectedFlipAttack, suspect_flip
 from splitvfl.attacks.weight_estimation import WeightEstimate, WeightEstimationAttack, estimate_weights
+from splitvfl.attacks.white_box_inversion import WhiteBoxInversionAttack
 from splitvfl.leakage.ridge import Ridge, fit_ridge
 from splitvfl.leakage.score_equations import activation_equations, equations, score_equations
 
@@ -75,6 +78,7 @@ __all__ = [
     "GradientInversionAttack",
     "HalfAttack",
     "HalfStarAttack",
+    "InverseNetworkAttack",
     "LabelSumAttack",
     "LeastSquaresAttack",
     "MixtureAttack",
@@ -98,9 +102,11 @@ __all__ = [
     "SparseResiduesAttack",
     "StackedEpochsAttack",
     "StackedModels",
+    "StackedRidgeAttack",
     "SuspectedFlipAttack",
     "WeightEstimate",
     "WeightEstimationAttack",
+    "WhiteBoxInversionAttack",
     "ZeroAttack",
     "activation_equations",
     "additive_noise_llr",

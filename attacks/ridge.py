@@ -80,7 +80,9 @@ class RidgeAttack:
         known = view.auxiliary
         own = fit_ridge(known.activation, known.columns)
         estimate = own.estimate(view.received_activation)
-        latest = self._with(known, view.earlier_auxiliary)
+        # A view that was made by hand may have none.
+        earlier = view.earlier_auxiliary if "earlier_auxiliary" in view.fields else None
+        latest = self._with(known, earlier)
         if len(latest.ids) > len(known.ids):
             more = fit_ridge(latest.activation, latest.columns)
             off = torch.stack([one.left_out[: len(known.ids)].square().mean(dim=0) for one in (own, more)])
@@ -89,7 +91,7 @@ class RidgeAttack:
         self._latest = Auxiliary(*(part[: self._memory] for part in latest))
         return estimate
 
-    def _with(self, known: Auxiliary, earlier: Auxiliary) -> Auxiliary:
+    def _with(self, known: Auxiliary, earlier: Auxiliary | None) -> Auxiliary:
         """Return these records, and behind them others of which it knows what it received last."""
         found = known
         for before in (earlier, self._latest):

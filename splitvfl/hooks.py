@@ -24,6 +24,9 @@ Optional class attributes refine a hook:
     ``True`` where it is enough to call it with some of the messages where these are large, and with about one of n/64
     where they have n records: what it takes of a step does not grow with the batch then. Of those in between it gets
     known records only, as ``earlier_auxiliary``. Default: ``False``, it is called with every message.
+``most_records`` (attacks on features that need ``received_activation``)
+    Of how many records of a message it is asked for estimates at most, where each takes long: they are drawn anew at
+    each message from those that are not known, and are all that its view shows of these. Default, and ``None``: all.
 ``when`` (attacks on labels)
     ``"every-step"`` (default): called with every message of the training.
     ``"after-training"``: called once, when training has ended, with a view of
@@ -280,7 +283,8 @@ class View:
     nothing that is done to it, through numpy or ``.data`` either, reaches what is sent, what is trained or what another
     attack sees. Fields that are not read cost nothing. Tensors are detached; what crossed in half precision is shown as
     float32. ``bottom`` is no copy of the view's but the one that was made for it: the attack's own, to train and to
-    change as it likes. Labels are never here, but those of a few records that an attacker is assumed to know.
+    change as it likes; so is ``partner_bottom``. Labels are never here, but those of a few records that an attacker is
+    assumed to know.
 
     Args:
         party: Name of the party that looks.
@@ -323,6 +327,9 @@ class View:
     )
     earlier_auxiliary = ViewField[Auxiliary](
         "Likewise of messages since it was called last, the latest first; none where it is called with every one."
+    )
+    partner_bottom = ViewField[nn.Module](
+        "A copy of the other party's bottom model at this step, if assumed known; the attack may change it."
     )
     known_rows = ViewField[KnownRows]("Records whose columns the attacker is assumed to know; none of them is judged.")
 
@@ -771,6 +778,18 @@ def soft_classes_of(defense: object) -> int | None:
 def resolution_of(defense: object) -> float | None:
     """Return the number whose multiples a score defense publishes; ``None`` where it does something else."""
     return getattr(defense, "resolution", None) if crossing_of(defense) == "scores" else None
+
+
+def most_records_of(attack: object) -> int | None:
+    """Return of how many records of a message a reader of activations is asked for estimates at most; ``None``: all.
+
+    Raises:
+        HookError: If it says anything but a whole number of at least 1.
+    """
+    most = getattr(attack, "most_records", None)
+    if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
+        raise HookError(f"{hook_name(attack)}: most_records must be a whole number of at least 1, got {most!r}")
+    return most
 
 
 def known_rows_of(attack: object) -> int:

@@ -98,6 +98,9 @@ ATTACKS = {
     "rcc1": AttackRow(attacks.RCC1Attack),
     "rcc2": AttackRow(attacks.RCC2Attack),
     "ridge": AttackRow(attacks.RidgeAttack),
+    "inverse-network": AttackRow(attacks.InverseNetworkAttack),
+    "stacked-ridge": AttackRow(attacks.StackedRidgeAttack),
+    "white-box-inversion": AttackRow(attacks.WhiteBoxInversionAttack),
     "noise-subtraction": AttackRow(lambda: attacks.NoiseSubtractionAttack(scheme=1, power=0.5)),
     "procrustes": AttackRow(lambda: attacks.ProcrustesAttack(known_rows=24)),
     "suspected-flip": AttackRow(lambda: attacks.SuspectedFlipAttack(belief=0.5)),
@@ -218,6 +221,13 @@ def final_view(width: int, dtype: torch.dtype = torch.float32) -> View:
     )
 
 
+def linear_bottom(weight: Tensor) -> nn.Module:
+    bottom = nn.Linear(weight.shape[1], weight.shape[0], bias=False).double()
+    with torch.no_grad():
+        bottom.weight.copy_(weight)
+    return bottom
+
+
 def prediction_view(width: int, dtype: torch.dtype = torch.float64) -> View:
     """Published scores of a linear model over ``width`` unknown features: one sigmoid, or three classes."""
     features = torch.rand(ROWS, width, generator=random(3), dtype=torch.float64)
@@ -239,6 +249,7 @@ def prediction_view(width: int, dtype: torch.dtype = torch.float64) -> View:
         logit_parts=LogitParts((features @ weight.T).to(dtype), tuple(f"column {at}" for at in range(width))),
         known_rows=KnownRows(features, told.b, told.error),
         received_activation=(features @ weight.T).to(dtype),
+        partner_bottom=linear_bottom(weight),
         auxiliary=Auxiliary((features[:9] @ weight.T).to(dtype), features[:9].to(dtype), torch.arange(9)),
         earlier_auxiliary=Auxiliary(
             (features[9:12] @ weight.T).to(dtype), features[9:12].to(dtype), torch.arange(9, 12)
@@ -429,7 +440,7 @@ def test_a_feature_attack_returns_one_column_per_feature(name: str) -> None:
 
 def on_gpu(value: Any) -> Any:
     """Return a field of a view on the GPU: a tensor, equations, or what else is made of tensors."""
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor | nn.Module):
         return value.cuda()
     if not isinstance(value, tuple) or not value or isinstance(value[0], int | str):
         return value

@@ -18,11 +18,20 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from splitvfl.data.columns import Records
 from splitvfl.errors import AttackRefused
-from splitvfl.hooks import Attack, Auxiliary, View, hook_name, is_sampled, known_share_of, needs_of
+from splitvfl.hooks import (
+    Attack,
+    Auxiliary,
+    View,
+    hook_name,
+    is_sampled,
+    known_share_of,
+    most_records_of,
+    needs_of,
+)
 from splitvfl.leakage.features import run_feature_attack
 
 TOLD: Final = 0.5
@@ -96,6 +105,7 @@ class ColumnReader:
         seed: Draws the records whose columns the attacker knows, and those that are followed over the run.
         epoch_steps: Steps of an epoch; ``None``: the attack is called with every message, sampled or not.
         refused: Told why, where the attack cannot work; it is not called again.
+        bottom: Makes a copy of the partner's bottom model as it is, for an attack that reads it.
 
     Attributes:
         name: What it is called.
@@ -115,9 +125,12 @@ class ColumnReader:
         seed: int,
         epoch_steps: int | None = None,
         refused: Callable[[str], None] = lambda why: None,
+        bottom: Callable[[], nn.Module] | None = None,
     ) -> None:
         self.name, self.seconds = name or hook_name(attack), 0.0
         self._attack, self._refused, self._asked = attack, refused, True
+        self._seed, self._most = seed, most_records_of(attack)
+        self._bottom = bottom if "partner_bottom" in needs_of(attack) else None
         self._share = known_share_of(attack) if "auxiliary" in needs_of(attack) else 0.0
         self._names = tuple(names)
         self._middle, variance = _moments(train, len(self._names))
@@ -181,7 +194,7 @@ class ColumnReader:
             return
         if self._when.every > 1:  # records come in random order: the first are as good as any
             judged &= (judged.cumsum(0) <= _JUDGED) | _is_among(own, self._followed)
-        here = judged.nonzero().squeeze(1).to(ids.device)
+        here = self._drawn(judged.nonzero().squeeze(1), step).to(ids.device)
         none = Auxiliary(*(part[:0] for part in auxiliary))
         view = View(
             party=party,
@@ -190,6 +203,8 @@ class ColumnReader:
             received_activation=message[here],
             auxiliary=auxiliary,
             earlier_auxiliary=none if self._held is None else self._held,
+            # A copy costs as much as the model is large.
+            **({} if self._bottom is None else {"partner_bottom": self._bottom()}),
         )
         self._held = None
         estimate, self._note = run_feature_attack(self._attack, view, columns.shape[1])
@@ -198,6 +213,13 @@ class ColumnReader:
         for sums in (self._epoch, self._recent):
             sums.add(estimate - truth, truth - self._middle)
         self._follow(ids[here].cpu(), estimate)
+
+    def _drawn(self, others: Tensor, step: int) -> Tensor:
+        """Return the places of records that the attack is asked for: all of these, or as many as it wants of them."""
+        if self._most is None:
+            return others
+        order = torch.randperm(len(others), generator=torch.Generator().manual_seed(self._seed + step))
+        return others[order[: self._most].sort().values]
 
     def _follow(self, ids: Tensor, estimate: Tensor) -> None:
         if not len(self._followed):

@@ -26,6 +26,7 @@ _WORDS: Mapping[str, str] = {
     "received_activation": "the partner's activations as they were received",
     "auxiliary": "the partner's columns of a few records of each message",
     "earlier_auxiliary": "the partner's columns of a few records of earlier messages",
+    "partner_bottom": "the partner's half of the model",
     "known_rows": "the partner's columns of a few records",
 }
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from splitvfl.data.columns import Records
 from splitvfl.exchange.base import Exchange
 from splitvfl.hooks import Attack, hook_name, needs_of
+from splitvfl.leakage.after_training import own_copy
 from splitvfl.leakage.column_reading import ColumnReader, ColumnReading
 from splitvfl.leakage.ridge import fit_ridge
 from splitvfl.leakage.view_fields import in_words
@@ -21,7 +22,7 @@ from splitvfl.learning.batches import Batches
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.party.party import ActiveParty, PassiveParty
 
-_SHOWN = frozenset({"received_activation", "auxiliary", "earlier_auxiliary"})
+_SHOWN = frozenset({"received_activation", "auxiliary", "earlier_auxiliary", "partner_bottom"})
 
 
 class ColumnSeats:
@@ -153,6 +154,7 @@ def _seat(
         epoch_steps=epoch_steps,
         seed=derive_seed(seed, "known columns", party.name),
         refused=partial(watch.unavailable[party.name].__setitem__, name),
+        bottom=lambda: own_copy(party.bottom),
     )
     watch.readers[party.name][name] = reader
 
@@ -177,5 +179,10 @@ def _unavailable(attack: Attack, party: PassiveParty, exchange: Exchange) -> str
         return "not where a party transforms its columns: which of them are meant, those before or behind it?"
     if not party.data.width:
         return f"{party.name} has no columns of numbers, and of categories there is no variance to recover"
+    if "partner_bottom" in needs_of(attack):
+        if party.data.train.columns.categorical.shape[1]:
+            return f"{party.name} has categories, and a bottom model that looks them up has no gradient to go back by"
+        if party.divided or party.is_to_be_divided:
+            return f"the workers of {party.name} hold parts of its bottom model, and none has a copy of it"
     missing = sorted(needs_of(attack) - _SHOWN)
     return f"needs {', '.join(in_words(missing))}" if missing else ""

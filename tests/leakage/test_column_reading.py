@@ -11,7 +11,7 @@ from torch import Tensor
 from splitvfl.attacks import RidgeAttack
 from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import ArgumentError, AttackRefused, HookError
-from splitvfl.hooks import View, known_share_of, reads_activations, seat_of
+from splitvfl.hooks import View, known_share_of, most_records_of, reads_activations, seat_of
 from splitvfl.leakage import column_reading
 from splitvfl.leakage.column_reading import ColumnReader
 
@@ -266,6 +266,39 @@ def test_it_goes_on_from_its_saved_state() -> None:
         shown(second, some, step + 3)
         second.scalars("lab", epoch_ends=step == 2)
     assert second.reading() == straight.reading()
+
+
+class Slow(Guess):
+    most_records = 4
+
+
+def test_an_attack_that_asks_for_few_records_gets_few_and_is_judged_by_these() -> None:
+    attacks = [Slow(), Slow()]
+    for attack in attacks:
+        train(reader(attack), 2)
+    asked = [[set(view.ids.tolist()) for view in attack.views] for attack in attacks]
+    assert asked[0] == asked[1], "they are drawn by a seed"
+    assert [len(ids) for ids in asked[0]] == [4] * 6
+    assert len(set.union(*asked[0])) > 12, "at each message anew"
+    one = reader(Slow())
+    train(one, 2)
+    found = one.reading()
+    assert found is not None
+    assert found.records == 12
+    known = set(TRAIN.ids[one.known].tolist())
+    for view, rows in zip(attacks[0].views, [*batches(0), *batches(1)], strict=True):
+        sent = set(TRAIN.ids[rows].tolist())
+        assert set(view.ids.tolist()) <= sent - known
+        assert set(view.auxiliary.ids.tolist()) == sent & known
+
+
+class Greedy(Guess):
+    most_records = 0
+
+
+def test_to_be_asked_for_nobody_is_a_mistake() -> None:
+    with pytest.raises(HookError, match="guess: most_records must be a whole number of at least 1, got 0"):
+        most_records_of(Greedy())
 
 
 class Refusing(Guess):

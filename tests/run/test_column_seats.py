@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from splitvfl import Trainer
-from splitvfl.attacks import RidgeAttack
+from splitvfl.attacks import RidgeAttack, WhiteBoxInversionAttack
 from splitvfl.cli import main
 from splitvfl.data.columns import Columns, Records
 from splitvfl.defenses import GaussianIR
@@ -127,6 +127,83 @@ def test_a_party_without_numbers_is_not_read() -> None:
     active = ActiveParty(party_data("bank", width=2, task="binary"), top_model())
     made = Trainer(active, {"telecom": passive}, batch_size=16, attacks=[RIDGE], audit=False)
     assert "telecom has no columns of numbers" in made.unavailable["telecom"]["ridge"]
+
+
+def test_of_categories_no_bottom_is_turned_round() -> None:
+    data = party_data("telecom", width=5, train=48)
+    train, test = (
+        replace(part, columns=Columns(part.columns.numeric, torch.zeros(part.count, 1, dtype=torch.int64)))
+        for part in (data.train, data.test)
+    )
+    mixed = replace(data, field_sizes=(2,), field_names=("region",), train=train, test=test)
+    active = ActiveParty(party_data("bank", width=2, task="binary"), top_model())
+    attacks = [RIDGE, WhiteBoxInversionAttack()]
+    parties = {"telecom": PassiveParty(mixed, Embedded())}
+    made = Trainer(active, parties, batch_size=16, attacks=attacks, audit=False)
+    assert made.unavailable["telecom"] == {
+        "white-box-inversion": "telecom has categories, and a bottom model that looks them up has no gradient to go "
+        "back by"
+    }
+
+
+def test_a_bottom_without_a_gradient_is_named_as_the_reason() -> None:
+    class Rounding(nn.Linear):
+        def forward(self, columns: Any) -> Any:
+            return super().forward(columns.detach().round())
+
+    passive = PassiveParty(party_data("telecom", width=5, train=400), seeded("bottom", lambda: Rounding(5, 5)))
+    active = ActiveParty(party_data("bank", width=2, task="binary", train=400), seeded("top", lambda: nn.Linear(7, 1)))
+    attacks = [WhiteBoxInversionAttack(known_share=0.3)]
+    made = Trainer(active, {"telecom": passive}, batch_size=50, attacks=attacks, audit=False)
+    made.fit(1)
+    assert made.column_readings("telecom") == []
+    assert "passes no gradient on to its columns" in made.unavailable["telecom"]["white-box-inversion"]
+
+
+class Copying:
+    """Says that a record's columns are zero, and keeps the models that it is shown."""
+
+    target = "features"
+    needs = frozenset({"received_activation", "auxiliary", "partner_bottom"})
+    known_share = 0.3
+
+    def __init__(self, kept: list[Any]) -> None:
+        self.kept = kept
+
+    def __deepcopy__(self, memo: Any) -> Copying:
+        return Copying(self.kept)
+
+    def __call__(self, view: Any, /) -> Any:
+        self.kept.append((view.partner_bottom, view.auxiliary))
+        return torch.zeros(len(view.ids), 5)
+
+
+def test_who_knows_the_bottom_gets_a_copy_of_it_as_it_was_at_the_step() -> None:
+    kept: list[Any] = []
+    made = trainer(attacks=[Copying(kept)])
+    made.fit(2)
+    assert len(kept) == 16
+    for bottom, known in kept:
+        torch.testing.assert_close(bottom(known.columns), known.activation)
+    bottom = made.passives["telecom"].bottom
+    assert all(copied is not bottom for copied, _ in kept)
+    with torch.no_grad():
+        kept[-1][0].weight.zero_()
+    assert bool(bottom.weight.any())
+    assert not torch.equal(kept[0][0].weight, kept[1][0].weight), "it is trained"
+
+
+def test_who_knows_the_bottom_reads_more_and_changes_nothing() -> None:
+    known = trainer(3, attacks=[RIDGE, WhiteBoxInversionAttack(known_share=0.3, records=5)])
+    alone = trainer(3, attacks=[])
+    for made in (known, alone):
+        made.fit(2)
+    assert same(weights(known), weights(alone))
+    linear, inverted = known.column_readings("telecom")
+    assert inverted.records == 8 * 5
+    # Behind a linear bottom both are linear maps, and know the noise, of which there is none.
+    assert inverted.share == pytest.approx(linear.share, abs=0.15)
+    assert inverted.share > 0.5
 
 
 class Embedded(nn.Module):
