@@ -44,7 +44,7 @@ class InverseNetworkAttack:
     Promises nothing of records that it was not judged by: those shares are chosen by known records, and where these
     are few, an estimate may be a little worse than a mean.
 
-    Takes 0.05 to 0.13 s of a core for a thousand records of messages of 64 to 256, up to 64 wide.
+    Takes 0.05 to 0.15 s of a core for a thousand records of messages of 64 to 256, up to 64 wide.
 
     In a file: ``attacks: [{name: inverse-network, known_share: 0.05}]``
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from splitvfl import Trainer
-from splitvfl.attacks import RidgeAttack, WhiteBoxInversionAttack
+from splitvfl.attacks import InverseNetworkAttack, RidgeAttack, StackedRidgeAttack, WhiteBoxInversionAttack
 from splitvfl.cli import main
 from splitvfl.data.columns import Columns, Records
 from splitvfl.defenses import GaussianIR
@@ -86,6 +86,23 @@ def test_a_resumed_run_reads_what_an_undisturbed_one_reads(tmp_path: Path) -> No
     assert lines[-1]["feature_leak_accumulated/telecom/ridge"] > 0.9
     resumed = (tmp_path / "resumed" / "metrics.jsonl").read_text()
     assert resumed == (tmp_path / "straight" / "metrics.jsonl").read_text()
+
+
+def test_what_other_readers_remember_goes_on_in_a_resumed_run(tmp_path: Path) -> None:
+    attacks = [
+        InverseNetworkAttack(known_share=0.3),
+        StackedRidgeAttack(known_share=0.3),
+        WhiteBoxInversionAttack(known_share=0.3, records=3, steps=3),
+    ]
+    straight = trainer(3, attacks=attacks, log_dir=tmp_path / "straight")
+    straight.fit(3)
+    first = trainer(3, attacks=attacks, log_dir=tmp_path / "resumed")
+    first.fit(2)
+    second = trainer(3, attacks=attacks, log_dir=tmp_path / "resumed")
+    second.resume()
+    second.fit(3)
+    assert second.column_readings("telecom") == straight.column_readings("telecom")
+    assert len(straight.column_readings("telecom")) == 3
 
 
 def test_reasons_stand_in_the_place_of_figures() -> None:
