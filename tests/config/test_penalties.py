@@ -93,5 +93,5 @@ def test_several_workers_are_refused_before_anybody_is_met(tmp_path: Path) -> No
         more=', address: "127.0.0.1:7000"',
         after='network: {plaintext_on_loopback: true, listen: "127.0.0.1:7000"}\nteam: {workers: 2}\n',
     )
-    with pytest.raises(ConfigError, match="penalties: not with team.workers above 1: a penalty"):
+    with pytest.raises(ConfigError, match=r"penalties: not with team\.workers above 1: a penalty"):
         party_run(config, "lab", tmp_path / "run")
