@@ -102,7 +102,7 @@ class Penalties:
                 generator=generator,
             )
             self.values[name], own = call_penalty(given.penalty, activation, held)
-            total = total.to(own.dtype) + given.at(step) * own
+            total = torch.add(total.to(own.dtype), own, alpha=given.at(step))
         return total.to(gradient.dtype)
 
     def _own_generator(self) -> torch.Generator:

@@ -235,7 +235,7 @@ def _check_own_columns(runs: Path, name: str, config: ExperimentConfig) -> None:
 
 
 def _figures(run: Path) -> list[dict[str, float]]:
-    """What a run logged, but for what the label party of a real run cannot see: passive parties' defenses, columns."""
+    """What a run logged, but for what the label party of a real run cannot see: passive parties' hooks, columns."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    unseen = ("gaussian-ir", "known_without_messages")
+    unseen = ("gaussian-ir", "known_without_messages", "penalty/")
     return [{tag: value for tag, value in line.items() if not any(part in tag for part in unseen)} for line in lines]
