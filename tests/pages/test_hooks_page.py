@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.errors import PrivacyError
-from splitvfl.hooks import At, Secrets, View, ViewField
+from splitvfl.hooks import At, Held, Secrets, View, ViewField
 from splitvfl.run.trainer import Trainer
 from tests.builders import linear_trainer, small_trainer
 
@@ -64,6 +64,19 @@ class Pass:
         return message
 
 
+class Add:
+    """A penalty of nothing, which tells what it could have read."""
+
+    name = "add"
+
+    def __init__(self, found: set[str]) -> None:
+        self._found = found
+
+    def __call__(self, activation: Tensor, held: Held, /) -> Tensor:
+        self._found.update(name for name in ("columns", "categories", "ids") if isinstance(getattr(held, name), Tensor))
+        return activation.sum() * 0.0
+
+
 def looked(make: Callable[..., Trainer], width: int) -> dict[tuple[str, str, str], set[str]]:
     """What was read in a training, by moment, seat and kind of hook."""
     found: dict[tuple[str, str, str], set[str]] = {}
@@ -95,6 +108,7 @@ def looked(make: Callable[..., Trainer], width: int) -> dict[tuple[str, str, str
         own = row(moment, "passive party", "defense of the activation")
         defenses.append(At(Pass("activation", own), phase))  # type: ignore[arg-type]
     trainer = make(attacks=attacks, defenses=defenses)
+    trainer.passives["telecom"].penalties.attach(Add(row("every step of training", "passive party", "penalty")))
     trainer.fit(2)
     trainer.feature_leaks()
     trainer.predict()
@@ -132,4 +146,5 @@ def test_the_table_says_what_every_hook_can_read(seen: dict[str, dict[tuple[str,
 def test_attacks_change_nothing_and_a_defense_its_own_message() -> None:
     """The first is held by the contract of every attack; here, that the page says so."""
     for (_, _, kind), (_, changes) in table().items():
-        assert changes == ("nothing" if kind.startswith("attack") else kind.removeprefix("defense of "))
+        expected = {"attack on labels": "nothing", "attack on columns": "nothing", "penalty": "its own gradient"}
+        assert changes == expected.get(kind, kind.removeprefix("defense of "))

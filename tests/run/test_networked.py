@@ -24,7 +24,7 @@ THREE = """
 data: {name: breast-cancer}
 parties:
   clinic: {role: active, columns: ["mean *"], address: "127.0.0.1:PORT"}
-  lab: {role: passive, columns: ["* error"]}
+  lab: {role: passive, columns: ["* error"], penalties: [{name: distance-correlation, weight: 0.2, records: 16}]}
   shop: {role: passive, columns: ["worst *"]}
 model: {name: mlp, bottom: [16, 8], top_hidden: [8], dropout: 0.2}
 train:
@@ -255,7 +255,7 @@ def _check_readings(run: Path, own: PartyResult, whole: PartyResult, config: Exp
 
 
 def _figures(run: Path) -> list[dict[str, float]]:
-    """What a run logged, but for what the label party of a real run cannot see: passive parties' defenses, columns."""
+    """What a run logged, but for what the label party of a real run cannot see: passive parties' hooks, columns."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    unseen = ("gaussian-ir", "known_without_messages", "feature_leak")
+    unseen = ("gaussian-ir", "known_without_messages", "feature_leak", "penalty/")
     return [{tag: value for tag, value in line.items() if not any(part in tag for part in unseen)} for line in lines]
