@@ -41,6 +41,8 @@ class RidgeAttack:
     Args:
         known_share: Share of the training records whose columns the attacker is assumed to know, above 0 and below 1.
         memory: Of how many of these it remembers what it received last, at most; 0: of none.
+        sampled: Whether it is called with some of the messages only, where these are large. ``False``: with all of
+            them, which takes more than the step itself, and means of each record's estimates are of more of them.
 
     Raises:
         ArgumentError: If a setting is out of range.
@@ -50,16 +52,19 @@ class RidgeAttack:
     seat: ClassVar[Seat] = "active"
     target: ClassVar[Target] = "features"
     needs: ClassVar[frozenset[str]] = frozenset({"received_activation", "auxiliary", "earlier_auxiliary"})
-    sampled: ClassVar[bool] = True
 
     def __init__(
-        self, *, known_share: float = 0.05, memory: Annotated[int, Field(ge=0, le=_MOST_REMEMBERED)] = 512
+        self,
+        *,
+        known_share: float = 0.05,
+        memory: Annotated[int, Field(ge=0, le=_MOST_REMEMBERED)] = 512,
+        sampled: bool = True,
     ) -> None:
         if not 0.0 < known_share < 1.0:
             raise ArgumentError(f"known_share must be above 0 and below 1, got {known_share}")
         if not 0 <= memory <= _MOST_REMEMBERED:
             raise ArgumentError(f"memory must be 0 to {_MOST_REMEMBERED:,} records, got {memory}")
-        self.known_share = known_share
+        self.known_share, self.sampled = known_share, sampled
         self._memory = memory
         self._latest: Auxiliary | None = None
         # What either map was off by, by column, and of earlier messages less and less.

@@ -1,8 +1,8 @@
 """What activations will tell of a passive party's columns, computed by that party alone: ``splitvfl forecast``.
 
 Of a model that is not linear nobody can say beforehand what training makes of it. But its first activations are known:
-those of a bottom model with weights as they are drawn. The party reads them as the auditor of a networked run does
-(:mod:`splitvfl.leakage.column_reading`), for several draws, and with a trained half those that it would send again.
+those of a bottom model with weights as they are drawn. The party reads them as it does when a networked run is over
+(:mod:`splitvfl.app.column_auditing`), for several draws, and with a trained half those that it would send again.
 Nothing is sent and nobody is met.
 """
 
@@ -10,34 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from splitvfl.app.assembly import Assembly
+from splitvfl.app.column_auditing import read_again, thorough_readers
 from splitvfl.app.forecasting import check_half, columns_of_training, half_folder
-from splitvfl.app.own_columns import column_readers
 from splitvfl.app.saved_model import SavedHalf, load_half
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import ConfigError
 from splitvfl.leakage.column_reading import ColumnReading
-from splitvfl.leakage.watching import Watch
-from splitvfl.learning.batches import Batches
 from splitvfl.learning.precision import narrow_dtype
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.learning.tasks import task_for
 from splitvfl.party.party import PassiveParty
-from splitvfl.run.column_seats import read_own_columns, readings_of
 
 VERSION: Final = 1
 DRAWS: Final = 3
 """How many first weights are drawn."""
-
-# Records of the messages that are read, at least, where there are as many; and messages.
-_RECORDS, _MESSAGES = 20_000, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +67,14 @@ class ActivationForecast:
         if most is None:
             why = "; ".join(f"{name}: {reason}" for name, reason in self.unavailable.items())
             return f"What activations tell of the columns of {self.party} could not be measured. {why}".strip()
+        knows = "its half of the model and " if most.knows_model else ""
         of = "its trained half" if self.trained else "first weights"
         shares = sorted(one.share for one in self.readings if one.attack == most.attack)
         span = (
             f"{shares[0]:.0%}" if f"{shares[0]:.0%}" == f"{shares[-1]:.0%}" else f"{shares[0]:.0%} to {shares[-1]:.0%}"
         )
         return (
-            f"Of what {self.party} sends with {of}, {self.width} numbers a record, whoever knows the columns of "
+            f"Of what {self.party} sends with {of}, {self.width} numbers a record, whoever knows {knows}the columns of "
             f"{most.known_share:.0%} of the records reads {span} of the variance of the others' {len(most.columns)} "
             f"columns, by the {most.attack} attack: more than half of {most.told or 'none'} of them, most of "
             f"{most.columns[0].column} ({most.columns[0].share:.0%})."
@@ -112,6 +106,8 @@ def forecast_activations(config: ExperimentConfig, name: str, *, model: Path | N
             f"{config.source}: exchange: in {config.exchange.name} the label party does not receive each record's "
             "activation, and there is nothing to forecast of a model that is not linear"
         )
+    if config.train.threads is not None:  # many small products: more threads wait for each other
+        torch.set_num_threads(config.train.threads)
     half = None if model is None else load_half(half_folder(model, name))
     if half is not None:
         check_half(half, name)
@@ -122,9 +118,9 @@ def forecast_activations(config: ExperimentConfig, name: str, *, model: Path | N
     width = 0
     for party in _parties(config, assembly, data, half):
         width = party.output_width()
-        watch = _read(config, assembly, party)
-        found += readings_of(watch, name)
-        unavailable |= watch.unavailable[name]
+        read, missing = read_again(config, assembly, party, thorough_readers(assembly, party))
+        found += read
+        unavailable |= missing
     return ActivationForecast(
         party=name,
         records=data.train.count,
@@ -159,38 +155,6 @@ def _parties(
         )
         assembly.defend(made)
         yield made
-
-
-def _read(config: ExperimentConfig, assembly: Assembly, party: PassiveParty) -> Watch:
-    """Let the auditor, and who else is listed, read the messages of an epoch in which nothing is learned."""
-    watch, train = Watch([party.name]), party.data.train
-    stopping = config.train.early_stopping
-    batches = Batches(
-        train.count,
-        assembly.batch_size,
-        seed=config.train.seed,
-        drop_last=config.train.drop_last,
-        block_rows=assembly.block_rows,
-        held_out_every=None if stopping is None else stopping.validation_every,
-    )
-    readers = column_readers(config, assembly)
-    read_own_columns(
-        party,
-        readers,
-        watch,
-        active=config.active,
-        exchange=assembly.exchange,
-        batches=batches,
-        seed=config.train.seed,
-        every_message=True,
-    )
-    messages = max(_MESSAGES, -(-_RECORDS // assembly.batch_size))
-    for step, rows in enumerate(islice(iter(batches.epoch(0)), messages)):
-        batch = party.train_batch(rows)
-        with torch.no_grad():
-            activation = party.activate(batch)
-        party.send_to_watchers(party.defend_activation(activation, batch, step), batch, step)
-    return watch
 
 
 def _notes(*, trained: bool) -> Iterator[str]:

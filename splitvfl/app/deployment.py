@@ -20,10 +20,11 @@ import torch
 from splitvfl.app.addresses import AddressBook
 from splitvfl.app.assembly import Assembly, choose_device
 from splitvfl.app.beginning import Beginning
+from splitvfl.app.column_auditing import live_readers
 from splitvfl.app.data_summary import own_summary_of
 from splitvfl.app.exchanges import exchange_of, said_before
 from splitvfl.app.label_horizon import before
-from splitvfl.app.own_columns import column_readers, own_summary
+from splitvfl.app.own_columns import own_summary
 from splitvfl.app.records import OwnData, in_words_of, own_data
 from splitvfl.app.run_folder import (
     MODEL_FOLDER,
@@ -374,7 +375,7 @@ class Deployment:
         party, watch = self._passive(learned), Watch([self.name])
         read_own_columns(
             party,
-            column_readers(self._config, self.assembly),
+            live_readers(self._config, self.assembly),
             watch,
             active=self._config.active,
             exchange=self.assembly.exchange,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from splitvfl.app.assembly import Assembly
-from splitvfl.attacks.ridge import RidgeAttack
+from splitvfl.app.column_auditing import read_again, thorough_readers
 from splitvfl.config.sections import ExperimentConfig
-from splitvfl.hooks import Attack, hook_name, reads_activations, target_of
+from splitvfl.hooks import reads_activations, target_of
 from splitvfl.leakage.judging import task_name
 from splitvfl.learning.losses import link_of
 from splitvfl.metrics import known
@@ -17,11 +15,6 @@ from splitvfl.run.column_seats import readings_of
 from splitvfl.run.feature_seats import own_feature_leaks
 from splitvfl.run.feature_systems import LabelParty
 from splitvfl.run.networked import PassiveRun
-
-# Share of the training records whose columns the auditor's reader knows: this one, or more where messages are small.
-_AUDITOR_KNOWS: Final = 0.05
-_AUDITOR_KNOWS_OF_A_MESSAGE: Final = 12
-_AUDITOR_KNOWS_AT_MOST: Final = 0.5
 
 
 def own_summary(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -> RunSummary | None:
@@ -39,6 +32,9 @@ def own_summary(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -
     attacks = [one for one in listed if not reads_activations(one)]
     unavailable = dict(run.watch.unavailable[run.name])
     readings = readings_of(run.watch, run.name)
+    if config.audited and readings:
+        again, missing = read_again(config, assembly, run.party, thorough_readers(assembly, run.party))
+        readings, unavailable = [*readings, *again], missing | unavailable
     if not listed and not readings:  # what the auditor alone could not look at is nobody's question
         return None
     learned = run.learned
@@ -68,19 +64,6 @@ def own_summary(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -
         parties={run.name: PartyResult({}, unavailable=unavailable, features=features, readings=readings)},
         goal=config.goal,
     )
-
-
-def column_readers(config: ExperimentConfig, assembly: Assembly) -> list[Attack]:
-    """Return the attacks by which a passive party sees what the label party could read in what it sends.
-
-    Those of its file, and the auditor's, unless ``audit`` is false or the file has one of that name.
-    """
-    listed = [one for one in assembly.attacks() if reads_activations(one)]
-    if not config.audited or any(hook_name(one) == RidgeAttack.name for one in listed):
-        return listed
-    # So many records of each message, of small ones too, as a reader needs: it is the auditor who shall not be weak.
-    known = min(max(_AUDITOR_KNOWS, _AUDITOR_KNOWS_OF_A_MESSAGE / assembly.batch_size), _AUDITOR_KNOWS_AT_MOST)
-    return [*listed, RidgeAttack(known_share=known)]
 
 
 def _label_party(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -> LabelParty:

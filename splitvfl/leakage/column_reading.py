@@ -78,6 +78,9 @@ class ColumnReading:
         without_messages: Share of variance that ridge regression on the label party's own columns recovers, from the
             same known records; ``None``: nobody looked.
         note: What it warned of.
+        standing_still: Whether the model had been trained, and stood still: messages were computed again, and read when
+            training was over.
+        knows_model: Whether the attack is assumed to know the partner's half of the model too.
     """
 
     attack: str
@@ -91,6 +94,8 @@ class ColumnReading:
     left_out: list[str] = field(default_factory=list)
     without_messages: float | None = None
     note: str = ""
+    standing_still: bool = False
+    knows_model: bool = False
 
 
 class ColumnReader:
@@ -268,6 +273,7 @@ class ColumnReader:
             followed=int((self._times > 0).sum()),
             left_out=[name for place, name in enumerate(self._names) if not self._varies[place]],
             note="; ".join(filter(None, (self._note, self.unjudged))),
+            knows_model="partner_bottom" in needs_of(self._attack),
         )
 
     @property

@@ -446,9 +446,10 @@ def columns_read(run: RunSummary) -> list[str]:
                 "" if reading.without_messages is None else f" (its own columns tell {reading.without_messages:.0%})"
             )
             most, told = reading.columns[0], reading.told or "none"
+            knows = f"{name}'s half of the model and " if reading.knows_model else ""
             found.append(
                 f"From what {name} sent in the last epoch the label party reads {reading.share:.0%} of the variance of "
-                f"its columns, the mean of {len(reading.columns)}{beside}, if it knows the columns of "
+                f"its columns, the mean of {len(reading.columns)}{beside}, if it knows {knows}the columns of "
                 f"{reading.known_share:.0%} of the records: more than half of {told} of them, most of "
                 f"{most.column} ({most.share:.0%}), by the {reading.attack} attack."
             )

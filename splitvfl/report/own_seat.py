@@ -16,6 +16,9 @@ _ASSUMED = (
 )
 
 
+_KNOWING = {False: "", True: ", which knows the model,"}
+
+
 def seat_lines(run: RunSummary) -> list[str]:
     """Return in lines what its partner can read, in training and of predictions, and where the other figures are."""
     return [
@@ -26,16 +29,31 @@ def seat_lines(run: RunSummary) -> list[str]:
 
 
 def _training_lines(run: RunSummary) -> list[str]:
-    return [
-        f"Columns of {run.seat}: in training {best.attack} reads {best.share:.0%} of their variance, more than half of "
-        f"{best.told or 'none'} of {len(best.columns)}, most of {best.columns[0].column} ({best.columns[0].share:.0%})."
-        for best in most_read(run.parties[run.seat])
-    ]
+    return [_training_line(run.seat, best) for best in most_read(run.parties[run.seat])]
+
+
+def _training_line(party: str, best: ColumnReading) -> str:
+    most = best.columns[0]
+    return (
+        f"Columns of {party}: {moment_of(best)} {best.attack}{_KNOWING[best.knows_model]} reads {best.share:.0%} of "
+        f"their variance, more than half of {best.told or 'none'} of {len(best.columns)}, most of {most.column} "
+        f"({most.share:.0%})."
+    )
+
+
+def moment_of(reading: ColumnReading) -> str:
+    """Return in words of which messages a reading is."""
+    return "with the finished model" if reading.standing_still else "in training"
 
 
 def most_read(party: PartyResult) -> list[ColumnReading]:
-    """Return what the attack that reads most of a party's columns in training reads of them, if one does."""
-    return sorted(party.readings, key=lambda one: -one.share)[:1]
+    """Return what is read most by who knows some records, and by who knows the party's model if that is more.
+
+    Empty where nothing was read.
+    """
+    best = sorted(party.readings, key=lambda one: -one.share)
+    found = [one for one in best if not one.knows_model][:1]
+    return found + [one for one in best[:1] if one.knows_model]
 
 
 def _columns_lines(run: RunSummary) -> list[str]:
@@ -69,8 +87,10 @@ def seat_verdict(run: RunSummary) -> str:
 
 def _of_training(best: ColumnReading) -> str:
     most = best.columns[0]
+    knows = "your half of the model and " if best.knows_model else ""
+    sent = "you send with the finished model" if best.standing_still else "you sent in the last epoch"
     return (
-        f"From what you sent in the last epoch whoever knows the columns of {best.known_share:.0%} of your records "
+        f"From what {sent} whoever knows {knows}the columns of {best.known_share:.0%} of your records "
         f"reads {best.share:.0%} of the variance of the columns of all others, the mean of {len(best.columns)}: more "
         f"than half of {best.told or 'none'} of them, most of {most.column} ({most.share:.0%}), by the {best.attack} "
         "attack. Another reader may find more."

@@ -459,14 +459,15 @@ class PartyRow:
 
     @cached_property
     def read_shares(self) -> dict[str, tuple[Estimate | None, ...]]:
-        """What attacks read of its columns, averaged over runs, by their names.
+        """What attacks read of its columns in training, averaged over runs, by their names.
 
         Share of variance in the last epoch and over the run, what is known without messages, and columns told.
         """
         found: dict[str, list[ColumnReading]] = {}
         for party in self.results:
             for reading in party.readings:
-                found.setdefault(reading.attack, []).append(reading)
+                if not reading.standing_still:
+                    found.setdefault(reading.attack, []).append(reading)
         return {
             name: (
                 estimate(one.share for one in readings),

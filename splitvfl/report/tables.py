@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from splitvfl.leakage.column_reading import ColumnReading
 from splitvfl.leakage.features import FeatureLeak, best_by_view
 from splitvfl.leakage.many_auditing import auditor_of
 from splitvfl.report.brief import leak_style
@@ -24,6 +25,7 @@ from splitvfl.report.findings import (
     unavailable_notes,
     verdict,
 )
+from splitvfl.report.own_seat import most_read
 from splitvfl.report.rows import (
     AUDITOR,
     MISSING,
@@ -108,7 +110,8 @@ _READING_LEGEND = {
     "recover in the last epoch, the mean over columns",
     "over the run": "the same of each record's mean estimate over all epochs",
     "without": "what the label party's own columns tell, without any message",
-    "columns told": "those of whose variance more than half was recovered",
+    "columns told": "those of whose variance more than half was recovered; column by column, by who reads most",
+    "(end)": "of messages that the finished model makes of the training records again, which are not sent",
 }
 
 _COMPARISON_LEGEND = {
@@ -283,19 +286,23 @@ def _readings(rows: Sequence[DefenseRow]) -> Iterator[Table]:
     for row, party, one in found:
         shares = (MISSING if share is None else f"{share:.0%}" for share in (one.accumulated, one.without_messages))
         told = f"{one.told} of {len(one.columns)}"
-        table.add_row(
-            _two_lines(row.label, width=15), Text(party.name), Text(one.attack), f"{one.share:.0%}", *shares, told
-        )
+        table.add_row(_two_lines(row.label, width=15), Text(party.name), _by(one), f"{one.share:.0%}", *shares, told)
     yield table
     columns = _table("Column by column", 15)
     columns.add_column("of", overflow="fold", width=12)
     columns.add_column("column", overflow="fold", width=24)
     _numbers(columns, ("variance", 8), ("over the run", 8))
-    for row, party, reading in found:
-        for column in reading.columns[:_COLUMNS_SHOWN]:
-            shares = (MISSING if share is None else f"{share:.0%}" for share in (column.share, column.accumulated))
-            columns.add_row(_two_lines(row.label, width=15), Text(party.name), Text(column.column), *shares)
+    for row, party in with_parties(rows):
+        for best in most_read(party.results[0])[:1]:
+            for column in best.columns[:_COLUMNS_SHOWN]:
+                shares = (MISSING if share is None else f"{share:.0%}" for share in (column.share, column.accumulated))
+                name = _two_lines(row.label, width=15)
+                columns.add_row(name, Text(party.name), Text(column.column), *shares)
     yield columns
+
+
+def _by(reading: ColumnReading) -> Text:
+    return Text(_hyphened(reading.attack, 10) + (" (end)" if reading.standing_still else ""))
 
 
 def _compared_readings(rows: Sequence[DefenseRow]) -> Iterator[Table]:

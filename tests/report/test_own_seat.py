@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from splitvfl.leakage.column_reading import ColumnReading, ColumnShare
 from splitvfl.leakage.features import ColumnLeak, FeatureLeak
 from splitvfl.report.own_seat import _reading, seat_lines, seat_verdict
@@ -36,4 +38,12 @@ def test_what_training_tells_is_said_of_the_attack_that_reads_most() -> None:
     assert len(others) == 1  # nothing of predictions, at which nobody looked
     assert "by the nearest attack" in seat_verdict(own)
     assert "is not known" not in seat_verdict(own)
+    knowing = replace(strong, attack="inversion", share=0.9, knows_model=True, standing_still=True)
+    both = run(parties={"lab": PartyResult({}, readings=[weak, strong, knowing])}, seat="lab")
+    assert [line.split(" reads")[0] for line in seat_lines(both)[:2]] == [
+        "Columns of lab: in training nearest",
+        "Columns of lab: with the finished model inversion, which knows the model,",
+    ]
+    said = seat_verdict(both)
+    assert "From what you send with the finished model whoever knows your half of the model and the columns of" in said
     assert "is not known" in seat_verdict(run(parties={"lab": PartyResult({})}, seat="lab"))

@@ -242,7 +242,9 @@ def _check_readings(run: Path, own: PartyResult, whole: PartyResult, config: Exp
         assert not own.readings
         assert "does not receive each record's activation" in own.unavailable["ridge"]
         return
-    (reading,) = own.readings
+    reading, *again = own.readings
+    assert [one.attack for one in again if one.standing_still] == ["ridge", "inverse-network", "white-box-inversion"]
+    assert len(again) == 3
     steps = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     logged = [value for line in steps for tag, value in line.items() if tag == f"feature_leak/{run.name}/ridge"]
     assert logged

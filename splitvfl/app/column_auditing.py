@@ -1,0 +1,116 @@
+"""The readers by which a passive party finds out, alone, what the label party could read in what it sends.
+
+While it trains one reader is enough to see how that moves, and must cost little. When it has trained, the party can
+compute what it would send of an epoch with its finished model, and send none of it: there all readers are run that
+could find more, as what they take is paid once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+import torch
+
+from splitvfl.app.assembly import Assembly
+from splitvfl.attacks.inverse_network import InverseNetworkAttack
+from splitvfl.attacks.ridge import RidgeAttack
+from splitvfl.attacks.white_box_inversion import WhiteBoxInversionAttack
+from splitvfl.config.sections import ExperimentConfig
+from splitvfl.hooks import Attack, hook_name, reads_activations
+from splitvfl.leakage.column_readers import readers_to_run
+from splitvfl.leakage.column_reading import ColumnReading
+from splitvfl.leakage.watching import Watch
+from splitvfl.learning.batches import Batches
+from splitvfl.party.party import PassiveParty
+from splitvfl.run.column_seats import read_own_columns, readings_of
+
+# Share of the training records whose columns the auditor's readers know: this one, or more where messages are small.
+_KNOWS: Final = 0.05
+_KNOWS_OF_A_MESSAGE: Final = 12
+_KNOWS_AT_MOST: Final = 0.5
+
+# Records of the messages that are read, at least, where there are as many; and messages.
+_RECORDS, _MESSAGES = 4_000, 20
+
+# A model that stands still sends the same in every epoch: nothing is to be had of several.
+_OF_A_FINISHED_MODEL: Final = (RidgeAttack, InverseNetworkAttack, WhiteBoxInversionAttack)
+
+
+def live_readers(config: ExperimentConfig, assembly: Assembly) -> list[Attack]:
+    """Return the attacks that read what a passive party sends while it trains.
+
+    Those of its file, and the auditor's, unless ``audit`` is false or the file has one of that name.
+    """
+    listed = [one for one in assembly.attacks() if reads_activations(one)]
+    if not config.audited or any(hook_name(one) == RidgeAttack.name for one in listed):
+        return listed
+    return [*listed, RidgeAttack(known_share=_known(assembly))]
+
+
+def thorough_readers(assembly: Assembly, party: PassiveParty) -> list[Attack]:
+    """Return new attacks that read what a party would send with a model that stands still."""
+    wanted, known = readers_to_run(party.data), _known(assembly)
+    return [make(known_share=known) for make in _OF_A_FINISHED_MODEL if make.name in wanted]
+
+
+def _known(assembly: Assembly) -> float:
+    # So many records of each message, of small ones too, as a reader needs: an auditor shall not be weak.
+    return min(max(_KNOWS, _KNOWS_OF_A_MESSAGE / assembly.batch_size), _KNOWS_AT_MOST)
+
+
+def read_again(
+    config: ExperimentConfig, assembly: Assembly, party: PassiveParty, readers: Sequence[Attack]
+) -> tuple[list[ColumnReading], dict[str, str]]:
+    """Return what attacks read of an epoch's messages, computed by a party with its model as it is, and sent to nobody.
+
+    Messages are those of training: in its order, behind its defenses, which draw noise of their own.
+
+    Args:
+        config: The party's file.
+        assembly: What its parts were made by.
+        party: The party; it learns nothing.
+        readers: The attacks.
+
+    Returns:
+        The readings, and why others have none.
+    """
+    watch, train = Watch([party.name]), party.data.train
+    stopping = config.train.early_stopping
+    batches = Batches(
+        train.count,
+        min(assembly.batch_size, train.count),
+        seed=config.train.seed,
+        block_rows=assembly.block_rows,
+        held_out_every=None if stopping is None else stopping.validation_every,
+    )
+    seen, party.sent_to = party.sent_to, []
+    read_own_columns(
+        party,
+        readers,
+        watch,
+        active=config.active,
+        exchange=assembly.exchange,
+        batches=batches,
+        seed=config.train.seed,
+        every_message=True,
+    )
+    messages = max(_MESSAGES, -(-_RECORDS // assembly.batch_size))
+    try:
+        for step, rows in enumerate(islice(iter(batches.epoch(0)), messages)):
+            batch = party.train_batch(rows)
+            with torch.no_grad():
+                activation = party.activate(batch)
+            party.send_to_watchers(party.defend_activation(activation, batch, step), batch, step)
+    finally:
+        party.sent_to = seen
+    found = [_of_one_epoch(reading) for reading in readings_of(watch, party.name)]
+    return found, watch.unavailable[party.name]
+
+
+def _of_one_epoch(reading: ColumnReading) -> ColumnReading:
+    """Return a reading without what is added up over a run: there is none."""
+    columns = [replace(one, accumulated=None) for one in reading.columns]
+    return replace(reading, standing_still=True, accumulated=None, columns=columns)
