@@ -66,7 +66,7 @@ def read_again(
 ) -> tuple[list[ColumnReading], dict[str, str]]:
     """Return what attacks read of an epoch's messages, computed by a party with its model as it is, and sent to nobody.
 
-    Messages are those of training: in its order, behind its defenses, which draw noise of their own.
+    Messages are those of training, without dropout: in its order, behind its defenses, which draw noise of their own.
 
     Args:
         config: The party's file.
@@ -101,7 +101,7 @@ def read_again(
     try:
         for step, rows in enumerate(islice(iter(batches.epoch(0)), messages)):
             batch = party.train_batch(rows)
-            with torch.no_grad():
+            with party.evaluating(), torch.no_grad():  # a layer that counts what passes is not to count this
                 activation = party.activate(batch)
             party.send_to_watchers(party.defend_activation(activation, batch, step), batch, step)
     finally:

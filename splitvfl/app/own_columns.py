@@ -5,11 +5,14 @@ from __future__ import annotations
 from splitvfl.app.assembly import Assembly
 from splitvfl.app.column_auditing import read_again, thorough_readers
 from splitvfl.config.sections import ExperimentConfig
+from splitvfl.errors import SplitVFLError
 from splitvfl.hooks import reads_activations, target_of
+from splitvfl.leakage.column_reading import ColumnReading
 from splitvfl.leakage.judging import task_name
 from splitvfl.learning.losses import link_of
 from splitvfl.metrics import known
 from splitvfl.party.attaching import claims_in_words, promised_in_short
+from splitvfl.party.party import PassiveParty
 from splitvfl.report.summary import ExchangeTraits, PartyResult, RunSummary
 from splitvfl.run.column_seats import readings_of
 from splitvfl.run.feature_seats import own_feature_leaks
@@ -33,7 +36,7 @@ def own_summary(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -
     unavailable = dict(run.watch.unavailable[run.name])
     readings = readings_of(run.watch, run.name)
     if config.audited and readings:
-        again, missing = read_again(config, assembly, run.party, thorough_readers(assembly, run.party))
+        again, missing = _read_finished(config, assembly, run.party)
         readings, unavailable = [*readings, *again], missing | unavailable
     if not listed and not readings:  # what the auditor alone could not look at is nobody's question
         return None
@@ -64,6 +67,16 @@ def own_summary(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -
         parties={run.name: PartyResult({}, unavailable=unavailable, features=features, readings=readings)},
         goal=config.goal,
     )
+
+
+def _read_finished(
+    config: ExperimentConfig, assembly: Assembly, party: PassiveParty
+) -> tuple[list[ColumnReading], dict[str, str]]:
+    """Return what is read of messages of the finished model; a failure is told, as nothing is to be lost by it now."""
+    try:
+        return read_again(config, assembly, party, thorough_readers(assembly, party))
+    except SplitVFLError as error:
+        return [], {"readers of the finished model": str(error)}
 
 
 def _label_party(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -> LabelParty:

@@ -111,6 +111,7 @@ class ColumnReader:
         epoch_steps: Steps of an epoch; ``None``: the attack is called with every message, sampled or not.
         refused: Told why, where the attack cannot work; it is not called again.
         bottom: Makes a copy of the partner's bottom model as it is, for an attack that reads it.
+        spared: Whether an attack that fails is left out, and why is said, in place of ending the run.
 
     Attributes:
         name: What it is called.
@@ -131,9 +132,11 @@ class ColumnReader:
         epoch_steps: int | None = None,
         refused: Callable[[str], None] = lambda why: None,
         bottom: Callable[[], nn.Module] | None = None,
+        spared: bool = False,
     ) -> None:
         self.name, self.seconds = name or hook_name(attack), 0.0
-        self._attack, self._refused, self._asked = attack, refused, True
+        self._attack, self._refused, self._asked, self._spared = attack, refused, True, spared
+        self._why = ""
         self._seed, self._most = seed, most_records_of(attack)
         self._bottom = bottom if "partner_bottom" in needs_of(attack) else None
         self._share = known_share_of(attack) if "auxiliary" in needs_of(attack) else 0.0
@@ -178,10 +181,17 @@ class ColumnReader:
         try:
             self._look(message.detach(), columns, ids, party=party, step=step)
         except AttackRefused as error:
-            self._asked = False
-            self._refused(str(error))
+            self._leave_out(str(error))
+        except Exception as error:
+            if not self._spared:
+                raise
+            self._leave_out(f"failed at step {step:,}: {error}")
         finally:
             self.seconds += time.perf_counter() - started
+
+    def _leave_out(self, why: str) -> None:
+        self._asked, self._why = False, why
+        self._refused(why)
 
     def _look(self, message: Tensor, columns: Tensor, ids: Tensor, *, party: str, step: int) -> None:
         message = message.float() if message.dtype.itemsize < 4 else message
@@ -320,7 +330,15 @@ class ColumnReader:
         errors = {name: getattr(self, f"_{name}").state() for name in ("epoch", "recent", "last")}
         counts = {"messages": self._messages, "unjudged": self._unjudged, "asked": self._asked}
         held = None if self._held is None else list(self._held)
-        return {**errors, **counts, "sums": self._sums, "times": self._times, "held": held, "attack": own}
+        return {
+            **errors,
+            **counts,
+            "sums": self._sums,
+            "times": self._times,
+            "held": held,
+            "why": self._why,
+            "attack": own,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
@@ -329,6 +347,8 @@ class ColumnReader:
         self._sums.copy_(state["sums"])
         self._times.copy_(state["times"])
         self._asked, self._messages, self._unjudged = (state[name] for name in ("asked", "messages", "unjudged"))
+        if not self._asked and state.get("why"):
+            self._leave_out(state["why"])
         held = state.get("held")  # an older run called its attack with every message
         self._held = None if held is None else Auxiliary(*held)
         if state["attack"]:

@@ -116,7 +116,8 @@ def read_own_columns(
 ) -> None:
     """Let a passive party see for itself what the label party could read of its columns in what it sends.
 
-    Nobody else is needed for that, and nothing is sent for it.
+    Nobody else is needed for that, and nothing is sent for it. An attack that fails is left out, with its reason: a run
+    that partners take part in does not end for that.
 
     Args:
         party: The party, alone or the only worker.
@@ -137,11 +138,19 @@ def read_own_columns(
             watch.unavailable[party.name][hook_name(attack)] = why
         else:
             steps = None if every_message else len(batches)
-            _seat(party, attack, watch, active=active, among=among, epoch_steps=steps, seed=seed)
+            _seat(party, attack, watch, active=active, among=among, epoch_steps=steps, seed=seed, spared=True)
 
 
 def _seat(
-    party: PassiveParty, attack: Attack, watch: Watch, *, active: str, among: Tensor, epoch_steps: int | None, seed: int
+    party: PassiveParty,
+    attack: Attack,
+    watch: Watch,
+    *,
+    active: str,
+    among: Tensor,
+    epoch_steps: int | None,
+    seed: int,
+    spared: bool = False,
 ) -> None:
     """Let a copy of an attack see every activation that a party sends."""
     name = unused(hook_name(attack), watch.readers[party.name])
@@ -155,6 +164,7 @@ def _seat(
         seed=derive_seed(seed, "known columns", party.name),
         refused=partial(watch.unavailable[party.name].__setitem__, name),
         bottom=lambda: own_copy(party.bottom),
+        spared=spared,
     )
     watch.readers[party.name][name] = reader
 

@@ -16,13 +16,17 @@ from splitvfl.attacks import InverseNetworkAttack, RidgeAttack, StackedRidgeAtta
 from splitvfl.cli import main
 from splitvfl.data.columns import Columns, Records
 from splitvfl.defenses import GaussianIR
+from splitvfl.errors import HookError
 from splitvfl.exchange.oracle import Oracle
 from splitvfl.exchange.split import Split
+from splitvfl.leakage.watching import Watch
+from splitvfl.learning.batches import Batches
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.report.findings import columns_read
 from splitvfl.report.summary import read_summary
-from tests.builders import linear_trainer, party_data, same, seeded, top_model, weights
+from splitvfl.run.column_seats import read_own_columns
+from tests.builders import linear_trainer, party_data, same, seeded, small_trainer, top_model, weights
 
 RIDGE = RidgeAttack(known_share=0.3)
 
@@ -259,3 +263,32 @@ def test_a_run_says_what_the_label_party_reads(
     assert len(found.columns) == 20
     assert 0.0 < found.share < 1.0
     assert columns_read(summary)[0] in " ".join(said.split())
+
+
+def test_an_attack_that_fails_ends_no_run_of_a_party_that_reads_itself_and_says_why() -> None:
+    class Failing:
+        name = "failing"
+        target = "features"
+        needs = frozenset({"received_activation"})
+
+        def __call__(self, view: Any, /) -> Any:
+            if view.step == 2:
+                raise ValueError("singular")
+            return torch.zeros(len(view.ids), 5)
+
+    party = small_trainer(attacks=[]).passives["telecom"]
+    watch, batches = Watch(["telecom"]), Batches(48, 16, seed=0)
+    read_own_columns(party, [Failing()], watch, active="bank", exchange=Split(), batches=batches, seed=0)
+    for step, rows in enumerate(batches.epoch(0)):
+        batch = party.train_batch(rows)
+        party.send_to_watchers(torch.zeros(16, 4), batch, step)
+    assert "failed at step 2" in watch.unavailable["telecom"]["failing"]
+    assert "singular" in watch.unavailable["telecom"]["failing"]
+    reader = watch.readers["telecom"]["failing"]
+    assert reader.reading() is not None  # of the steps before
+    resumed = Watch(["telecom"])
+    read_own_columns(party, [Failing()], resumed, active="bank", exchange=Split(), batches=batches, seed=0)
+    resumed.load_state_dict(watch.state_dict())
+    assert resumed.unavailable == watch.unavailable
+    with pytest.raises(HookError, match="singular"):
+        small_trainer(attacks=[Failing()]).fit(1)
