@@ -66,6 +66,7 @@ parties:
   bank: {role: active, columns: [LIMIT_BAL, AGE], label: default}
   telecom: {role: passive, columns: ["PAY_*", "BILL_*"], address: "vfl.telecom.example:7000", identity: telecom.example}
   shop: {role: passive, columns: rest, transform: {name: permute, columns: ["BOUGHT_*"]}}
+  insurer: {role: passive, columns: ["CLAIM_*"], penalties: [{name: distance-correlation, weight: 0.5}]}
 """,
     "network": """\
 network:
@@ -107,6 +108,7 @@ KINDS: dict[PluginKind, str] = {
     "embedding_optimizers": "train.embedding_optimizer",
     "losses": "train.loss",
     "defenses": "defenses",
+    "penalties": "parties.NAME.penalties",
     "attacks": "attacks",
 }
 # Of the facts about a name, those that decide whether it is the one to take.

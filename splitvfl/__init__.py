@@ -1,8 +1,8 @@
 """Split learning over columns that belong to different organisations: what each message gives away, and how to stop it.
 
-The names below are the public interface of the core; attacks, defenses and models are in :mod:`splitvfl.attacks`,
-:mod:`splitvfl.defenses` and :mod:`splitvfl.models`. Each is imported when it is first used, so that ``import splitvfl``
-does not wait for torch.
+The names below are the public interface of the core; attacks, defenses, penalties and models are in
+:mod:`splitvfl.attacks`, :mod:`splitvfl.defenses`, :mod:`splitvfl.penalties` and :mod:`splitvfl.models`. Each is
+imported when it is first used, so that ``import splitvfl`` does not wait for torch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from splitvfl.data.columns import Columns
     from splitvfl.data.joined_tables import from_tables
     from splitvfl.data.load import load
-    from splitvfl.hooks import Attack, Defense, Secrets, View
+    from splitvfl.hooks import Attack, Defense, Penalty, Secrets, View
     from splitvfl.metrics import leak_auc, reconstruction_mse
     from splitvfl.party.party import ActiveParty, PassiveParty
     from splitvfl.run.trainer import Trainer
@@ -54,6 +54,7 @@ __all__ = [
     "Defense",
     "HookError",
     "PassiveParty",
+    "Penalty",
     "PrivacyError",
     "ProtocolError",
     "Secrets",
@@ -77,6 +78,7 @@ _HOMES = {
     "CutLayer": "splitvfl.cut.layer",
     "Defense": "splitvfl.hooks",
     "PassiveParty": "splitvfl.party.party",
+    "Penalty": "splitvfl.hooks",
     "Secrets": "splitvfl.hooks",
     "SplitModel": "splitvfl.cut.split_model",
     "Trainer": "splitvfl.run.trainer",
@@ -90,7 +92,7 @@ _HOMES = {
     "reconstruction_mse": "splitvfl.metrics",
 }
 
-_PARTS = ("attacks", "defenses", "models")
+_PARTS = ("attacks", "defenses", "models", "penalties")
 
 # In a checkout these parts lie beside this package and are linked into it. Where links did not survive (an unpacked
 # zip, Windows), the folder that holds them joins the search path instead.

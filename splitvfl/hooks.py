@@ -1,8 +1,10 @@
 """What plugs in at the cut, and what each plug-in may see.
 
-Two kinds of hook exist. A **defense** changes a message before it leaves; it is called with the message and its own
+Three kinds of hook exist. A **defense** changes a message before it leaves; it is called with the message and its own
 party's :class:`Secrets`. An **attack** reads what its party holds and received, a :class:`View`, in which there are no
-labels. Both are small callables; a class with ``__init__`` and ``__call__`` is enough.
+labels. A **penalty** changes no message: it is a number that a passive party computes of its own activation and of what
+it holds (:class:`Held`), and whose gradient it adds to the one that it received. All are small callables; a class with
+``__init__`` and ``__call__`` is enough.
 
 Optional class attributes refine a hook:
 
@@ -10,6 +12,9 @@ Optional class attributes refine a hook:
     Its name in tables and logs. Default: the class's name.
 ``needs`` (attacks)
     Names of the :class:`View` fields that it reads. Default: ``{"gradient"}``.
+``needs`` (penalties)
+    Names of the :class:`Held` fields that it cannot do without, of ``"columns"`` and ``"categories"``: a party that has
+    none refuses it. Default: ``{"columns"}``.
 ``target`` (attacks)
     ``"labels"`` (default): returns one score per record, higher for "more likely positive".
     ``"features"``: returns an estimate of the other party's columns.
@@ -127,8 +132,8 @@ Optional class attributes refine a hook:
     A method that is given a :class:`~splitvfl.claims.RunPlan` before the first step, and raises
     :class:`~splitvfl.errors.ConfigError` where it does not allow what is promised of a run.
 
-A hook with state of its own (running statistics, a reference) has ``state_dict()`` and ``load_state_dict(state)``;
-what they carry is checkpointed.
+A hook with state of its own (running statistics, a reference, weights of its own) has ``state_dict()`` and
+``load_state_dict(state)``; what they carry is checkpointed.
 
 A defense draws its noise through its :class:`Secrets`, never from torch: ``secrets.add_normal(message, scale)`` where
 the noise has one scale per entry or row, ``secrets.normal`` with ``secrets.rounded`` where it has a shape of its own.
@@ -152,7 +157,7 @@ from torch import Tensor, nn
 
 from splitvfl.errors import ArgumentError, HookError, PrivacyError, SplitVFLError
 from splitvfl.learning.label_gradients import LabelGradients
-from splitvfl.learning.precision import without_autocast
+from splitvfl.learning.precision import widened, without_autocast
 from splitvfl.learning.sampling import (
     Source,
     add_laplace,
@@ -178,6 +183,9 @@ PHASES: tuple[Phase, ...] = ("training", "evaluation", "prediction")
 
 OWN: frozenset[str] = frozenset({"activation", "bottom", "columns", "logits", "weights"})
 """View fields that a party has without any message of this step; what is told by them alone leaks in none."""
+
+HELD: frozenset[str] = frozenset({"columns", "categories"})
+"""Fields of :class:`Held` that a party may be without."""
 
 _T = TypeVar("_T")
 
@@ -657,6 +665,127 @@ class Defense(Protocol):
         ...
 
 
+class Held:
+    """What a passive party holds of one batch: all that its penalties may use besides the activation.
+
+    Every reading of a tensor makes a copy. There are no labels, and nothing that the party received.
+
+    Args:
+        party: Name of the party.
+        step: Number of the training step, from 0.
+        ids: Record ids of the batch, ``(n,)``, int64.
+        columns: The numeric columns as the bottom model takes them: encoded, standardised if the data are, after the
+            party's transform, ``(n, d)``, float32; d may be 0.
+        categories: Codes of the categorical fields, ``(n, f)``, int64 or int32; f may be 0.
+        generator: The party's own, on the CPU, for what a penalty draws. A checkpoint has its state.
+    """
+
+    __slots__ = ("_categories", "_columns", "_ids", "generator", "party", "step")
+
+    def __init__(
+        self,
+        *,
+        party: str,
+        step: int,
+        ids: Tensor,
+        columns: Tensor,
+        categories: Tensor,
+        generator: torch.Generator,
+    ) -> None:
+        self.party = party
+        self.step = step
+        self.generator = generator
+        self._ids, self._columns, self._categories = ids, columns, categories
+
+    def __getattr__(self, name: str) -> Any:
+        """Say what there is, to who asks for something else."""
+        raise AttributeError(
+            f"a penalty has no {name}: a passive party holds its columns, categories and ids, and no labels"
+        )
+
+    @property
+    def ids(self) -> Tensor:
+        """Record ids of the batch, ``(n,)``, int64."""
+        return self._ids.detach().clone()
+
+    @property
+    def columns(self) -> Tensor:
+        """Numeric columns, ``(n, d)``, float32."""
+        return self._columns.detach().clone()
+
+    @property
+    def categories(self) -> Tensor:
+        """Codes of categorical fields, ``(n, f)``, int64 or int32."""
+        return self._categories.detach().clone()
+
+    def some(self, count: int) -> Tensor:
+        """Return the places of so many records of the batch, drawn without replacement; of all where it has no more.
+
+        Args:
+            count: How many, at least 1.
+
+        Returns:
+            ``(min(n, count),)``, int64, on the device of the columns.
+        """
+        records = len(self._ids)
+        places = (
+            torch.arange(records) if count >= records else torch.randperm(records, generator=self.generator)[:count]
+        )
+        return places.to(self._columns.device)
+
+
+class Penalty(Protocol):
+    """Says how much is wrong with an activation, as a number that falls when the bottom model does better."""
+
+    def __call__(self, activation: Tensor, held: Held, /) -> Tensor:
+        """Return the penalty, a finite number ``()``, with a graph from the activation behind it.
+
+        It stands beside the batch's *mean* loss: it must not grow with the number of records, as a sum over them would.
+
+        Args:
+            activation: What the bottom model put out in training, before defenses, ``(n, width)``, float32 or wider.
+            held: What the party holds of these records.
+        """
+        ...
+
+
+class Weighed:
+    """A penalty with its weight, for ``PassiveParty(penalties=[...])``; one that is not wrapped has weight 1.
+
+    Args:
+        penalty: The penalty.
+        weight: What its gradient is multiplied by, in units of the loss per unit of the penalty, at least 0.
+        warm_up_steps: In how many steps the weight rises to that, in a straight line from weight / warm_up_steps in the
+            first one; 0: it is the same in all.
+
+    Raises:
+        ArgumentError: If the weight is below 0 or not finite, or the number of steps below 0.
+
+    >>> class Size:
+    ...     def __call__(self, activation, held, /):
+    ...         return activation.square().mean()
+    >>> rising = Weighed(Size(), 2.0, warm_up_steps=4)
+    >>> [rising.at(step) for step in (0, 1, 3, 100)]
+    [0.5, 1.0, 2.0, 2.0]
+    """
+
+    def __init__(self, penalty: Penalty, weight: float = 1.0, *, warm_up_steps: int = 0) -> None:
+        if not 0.0 <= weight < math.inf:
+            raise ArgumentError(f"weight must be finite and at least 0, got {weight}")
+        if warm_up_steps < 0:
+            raise ArgumentError(f"warm_up_steps must be at least 0, got {warm_up_steps}")
+        self.penalty, self.weight, self.warm_up_steps = penalty, weight, warm_up_steps
+
+    def at(self, step: int) -> float:
+        """Return the weight of a step, counted from 0."""
+        return self.weight * min(1.0, (step + 1) / max(1, self.warm_up_steps))
+
+
+def weighed(penalty: Penalty | Weighed) -> Weighed:
+    """Return a penalty with its weight."""
+    return penalty if isinstance(penalty, Weighed) else Weighed(penalty)
+
+
 class At:
     """A defense of the activation with the phases in which it acts, for ``Trainer(defenses=[...])``.
 
@@ -720,6 +849,21 @@ def needs_of(attack: object) -> frozenset[str]:
 def reads_messages(attack: object) -> bool:
     """Return whether an attack reads anything that its party received; if not, it is a baseline, and no leak."""
     return not needs_of(attack) <= OWN
+
+
+def held_by(penalty: object) -> frozenset[str]:
+    """Return the names of what a party has to hold for a penalty.
+
+    Raises:
+        HookError: If it needs anything else than a passive party can hold.
+    """
+    needs = frozenset(getattr(penalty, "needs", ("columns",)))
+    if needs <= HELD:
+        return needs
+    raise HookError(
+        f"penalty {hook_name(penalty)} needs {', '.join(sorted(needs - HELD))}, which its party does not hold: needs "
+        f"may name {' and '.join(sorted(HELD))}; activation and ids are always there, labels never"
+    )
 
 
 def target_of(attack: object) -> Target:
@@ -1060,6 +1204,61 @@ def call_defense(defense: Defense, message: Tensor, secrets: Secrets) -> Tensor:
     if not all_finite(sent):
         raise HookError(f"{where} wants to send NaN or infinite values; nothing was sent")
     return sent
+
+
+def call_penalty(penalty: Penalty, activation: Tensor, held: Held) -> tuple[float, Tensor]:
+    """Return a penalty, and its gradient with respect to the activation.
+
+    It gets a copy of the activation: whatever it does, neither what was sent nor the bottom's graph changes. Weights of
+    its own are its own to train; the gradient here is of the activation alone.
+
+    Args:
+        penalty: The penalty.
+        activation: What the bottom put out, ``(n, width)``; of half precision, the penalty is given float32.
+        held: What the party holds.
+
+    Returns:
+        The number, and ``(n, width)`` in the dtype that the penalty was given.
+
+    Raises:
+        HookError: If it raised, returned anything but one finite number, or one that does not follow from the
+            activation, or its gradient is not finite. The message names the penalty.
+    """
+    own = widened(activation.detach()).clone().requires_grad_()
+    where = f"penalty {hook_name(penalty)} at step {held.step}"
+    with torch.enable_grad(), without_autocast(own.device), blaming(penalty, where):
+        value = penalty(own, held)
+    _check_number(value, where)
+    with blaming(penalty, f"{where}, in its backward pass,"):
+        (gradient,) = torch.autograd.grad(value, own, allow_unused=True)
+    if gradient is None:
+        raise HookError(f"{where}: {_NO_GRADIENT}")
+    if not all_finite(gradient):
+        raise HookError(
+            f"{where}: its gradient with respect to the activation holds NaN or infinite values, and nothing was "
+            "learned from it: a square root or a norm of zero, perhaps; add a small number below the root"
+        )
+    return value.item(), gradient
+
+
+_NO_GRADIENT = (
+    "it does not follow from the activation, so that it would change nothing: compute it from the activation that it "
+    "is given, without detach(), numpy or no_grad()"
+)
+
+
+def _check_number(value: object, where: str) -> None:
+    if not isinstance(value, Tensor):
+        raise HookError(f"{where}: expected one number as a tensor (), got {type(value).__name__}")
+    if value.shape != () or not value.is_floating_point():
+        raise HookError(
+            f"{where}: expected one floating-point number, a tensor of shape (), got {value.dtype} of shape "
+            f"{tuple(value.shape)}; of a number for each record return the mean"
+        )
+    if not value.requires_grad:
+        raise HookError(f"{where}: {_NO_GRADIENT}")
+    if not all_finite(value):
+        raise HookError(f"{where} is {value.item()}, and nothing was learned from it; expected a finite number")
 
 
 def _version(tensor: Tensor) -> int:

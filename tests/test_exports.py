@@ -18,6 +18,7 @@ PACKAGES = [
     "splitvfl.exchange",
     "splitvfl.learning.losses",
     "splitvfl.models",
+    "splitvfl.penalties",
     "splitvfl.privacy",
 ]
 

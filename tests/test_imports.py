@@ -36,6 +36,7 @@ ORDER = (
     "report",
     "models",
     "defenses",
+    "penalties",
     "attacks",
     "audit",
     "app",
@@ -49,7 +50,7 @@ ORDER = (
 
 def source_files() -> dict[str, Path]:
     """Return every module by its name without ``splitvfl.``; scripts and the package itself keep theirs."""
-    linked = ("attacks", "defenses", "models")
+    linked = ("attacks", "defenses", "models", "penalties")
     found = {}
     for folder in ("splitvfl", *linked, "scripts"):
         for path in sorted((CHECKOUT / folder).rglob("*.py")):

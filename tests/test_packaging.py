@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-PARTS = ("attacks", "defenses", "models")
+PARTS = ("attacks", "defenses", "models", "penalties")
 
 
 def run(*command: str | Path, cwd: Path) -> str:

@@ -215,7 +215,7 @@ def tree(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     What was compiled is copied too: it is valid for files of the same age, and compiling takes as long as the checks.
     """
     tree = tmp_path_factory.mktemp("tree")
-    for part in ("splitvfl", "attacks", "defenses", "models", "scripts", "tests", "docs"):
+    for part in ("splitvfl", "attacks", "defenses", "models", "penalties", "scripts", "tests", "docs"):
         kept_out = shutil.ignore_patterns("_build", "*.pyc.*")
         shutil.copytree(checkout / part, tree / part, symlinks=True, ignore=kept_out)
     shutil.copy(checkout / "pyproject.toml", tree)

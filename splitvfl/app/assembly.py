@@ -21,7 +21,7 @@ from splitvfl.data.columns import PartyData, TaskName
 from splitvfl.data.sets import TABLES
 from splitvfl.errors import ArgumentError, ConfigError, DataError
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching
-from splitvfl.hooks import At, Attack, Defense, placed
+from splitvfl.hooks import At, Attack, Defense, Weighed, placed
 from splitvfl.leakage.canaries import check_canaries
 from splitvfl.leakage.judging import known_allowed, task_name
 from splitvfl.learning.batches import BLOCK_ROWS
@@ -152,7 +152,9 @@ class Assembly:
         data = self._transformed(data)
         with _first_weights(seed, data.name):
             bottom = self.models.bottom(data, task)
-            party = PassiveParty(self.models.bounded(data), bottom, optimizer=self._optimizer())
+            party = PassiveParty(
+                self.models.bounded(data), bottom, optimizer=self._optimizer(), penalties=self._penalties(data.name)
+            )
             # On one record. Here, because layers that wait for their first input draw their weights now.
             with own_code(f"model: the bottom of {data.name}, {type(bottom).__name__},"):
                 if not _is_built_in(bottom):
@@ -162,6 +164,10 @@ class Assembly:
         if party.divides and self._workers > 1:
             self._check_dividable(party)
         return party
+
+    def _penalties(self, name: str) -> list[Weighed]:
+        """Return new penalties of a passive party, each with its weight."""
+        return [hook.made("penalties", self._config.folder) for hook in self._config.parties[name].penalties]
 
     def _check_dividable(self, party: PassiveParty) -> None:
         """Refuse a bottom whose dense weights are to be divided and cannot be, before anybody is met."""
@@ -402,6 +408,7 @@ class Assembly:
                 *_private_top_notes(active),
                 *said_before(self.exchange, active, epochs=train.epochs),
                 *active.notes,
+                *(note for party in parties if isinstance(party, PassiveParty) for note in party.penalties.notes),
                 *notes,
                 *watch.notes,
             ],

@@ -318,11 +318,13 @@ class Deployment:
         config = self._config
         if not config.defenses and self.assembly.noise is None and not self.assembly.exchange.draws_records:
             return {}
+        penalties = config.parties[self.name].penalties if self.name in config.parties else ()
         sections: dict[str, Any] = {
             "defenses": [hook.model_dump(mode="json") for hook in config.defenses],
             # Without what makes no other weights but by rounding, and is compared by itself.
             "model": config.model.model_dump(mode="json", exclude={"tables", "dense"}),
             "optimizer": config.train.optimizer.model_dump(mode="json"),
+            **({"penalties": [one.model_dump(mode="json") for one in penalties]} if penalties else {}),
             "embedding_optimizer": (tables := config.train.embedding_optimizer) and tables.model_dump(mode="json"),
         }
         if self._team.size > 1:  # at which worker noise is drawn

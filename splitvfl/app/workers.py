@@ -24,6 +24,7 @@ from splitvfl.data.shards import ShardFacts, checked_sizes, facts_of, lie_apart
 from splitvfl.errors import ConfigError
 from splitvfl.hooks import batch_mixing_layer, hook_name
 from splitvfl.party.party import ActiveParty, Party
+from splitvfl.party.penalties import NO_PENALTIES_OF_WORKERS
 from splitvfl.team.divided import sharded_tables
 from splitvfl.team.team import Alone, Team
 
@@ -149,6 +150,7 @@ def check_team(config: ExperimentConfig) -> None:
             any(party.transform is not None for party in config.parties.values()),
             "each worker would draw another one",
         ),
+        "parties: penalties": (any(party.penalties for party in config.parties.values()), NO_PENALTIES_OF_WORKERS),
         "train.loss": (
             config.train.loss is not None and ":" in config.train.loss.name,
             "nothing says that a loss of your own is a mean over records, of which each worker has its part",

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 
 
 # As splitvfl.config.registry has them, which takes a second to import.
-_KINDS = ("attacks", "defenses", "models", "exchanges", "losses", "optimizers", "embedding_optimizers", "data")
+_KINDS = (
+    "attacks",
+    "defenses",
+    "penalties",
+    "models",
+    "exchanges",
+    "losses",
+    "optimizers",
+    "embedding_optimizers",
+    "data",
+)
 
 # What is promised is told in fewer words than what is done.
 _SHORT = 24

@@ -18,7 +18,7 @@ from splitvfl.claims import Claim, NoPromise, PerRecord, claims_of, told
 from splitvfl.config.docstrings import Docstring, docstring_of
 from splitvfl.config.keys import REQUIRED, Key, keys_of, options_of
 from splitvfl.config.registry import PluginKind, built_in, construct, kind_of, resolve, summary_of
-from splitvfl.config.sections import DataConfig, ExchangeSection, HookConfig
+from splitvfl.config.sections import DataConfig, ExchangeSection, HookConfig, PenaltyConfig
 from splitvfl.config.yaml import Document
 from splitvfl.data.sets import DATA_FOLDER, DATA_SETS, TABLES, DataSet
 from splitvfl.errors import ConfigError, SplitVFLError
@@ -93,9 +93,11 @@ def entry(kind: str, name: str) -> Entry:
 
 
 def _common(kind: PluginKind, factory: Any) -> tuple[Key, ...]:
-    """Return what can be said of every exchange, or of every defense of the activation."""
+    """Return what can be said of every exchange, of every penalty, or of every defense of the activation."""
     if kind == "exchanges":
         return tuple(key for key in keys_of(ExchangeSection) if key.name not in ("name", *factory.gone))
+    if kind == "penalties":
+        return tuple(key for key in keys_of(PenaltyConfig) if key.name not in ("name", "at"))
     of_phases = kind == "defenses" and crossing_of(factory) == "activation"
     return tuple(key for key in keys_of(HookConfig) if key.name == "at") if of_phases else ()
 
@@ -216,10 +218,17 @@ def _loss(factory: Any, example: str) -> dict[str, str]:
     return {"Task": factory.labels or "every task"}
 
 
+def _penalty(factory: Any, example: str) -> dict[str, str]:
+    fitting = [name for name, exchange in built_in("exchanges").items() if exchange.adds_penalties]
+    acting = "the gradient that a passive party's bottom model learns from, in training; nothing that is sent"
+    return {"Acts on": acting, "Exchanges": _listed(fitting)}
+
+
 _DERIVED: Mapping[PluginKind, Callable[[Any, str], dict[str, str]]] = {
     "defenses": _defense,
     "attacks": _attack,
     "exchanges": _exchange,
+    "penalties": _penalty,
     "losses": _loss,
 }
 
@@ -238,6 +247,8 @@ def _written(kind: PluginKind, name: str, options: Iterable[Key]) -> str:
     needed = [f"{key.name}: ..." for key in options if key.default is REQUIRED]
     section = f"{{name: {_quoted(name)}{''.join(f', {one}' for one in needed)}}}" if needed else _quoted(name)
     place = {"models": "model", "exchanges": "exchange", "losses": "loss"}.get(kind, kind.removesuffix("s"))
+    if kind == "penalties":
+        return f"parties: {{NAME: {{role: passive, columns: ..., penalties: [{section}]}}}}"
     if kind in ("attacks", "defenses"):
         return f"{kind}: [{section}]"
     return f"{place}: {section}" if kind in ("models", "exchanges") else f"train: {{{place}: {section}}}"

@@ -18,7 +18,15 @@ from typing import Any, Literal
 from splitvfl.config.docstrings import docstring_of
 from splitvfl.config.named import Named, section_in
 from splitvfl.config.registry import SUPPLIED, PluginKind, arguments_of
-from splitvfl.config.sections import HOOK_LISTS, USUAL_NAMES, DataConfig, ExperimentConfig, HookConfig, TransformConfig
+from splitvfl.config.sections import (
+    HOOK_LISTS,
+    USUAL_NAMES,
+    DataConfig,
+    ExperimentConfig,
+    HookConfig,
+    PenaltyConfig,
+    TransformConfig,
+)
 from splitvfl.config.value_types import in_words, json_schema
 from splitvfl.learning.settings import Settings
 
@@ -80,11 +88,13 @@ def in_file(default: Any) -> str:
 
 
 def flat(keys: Iterable[Key], *, before: str = "") -> Iterator[tuple[str, Key]]:
-    """Yield keys with their places, those of sections behind these: ``encryption``, ``encryption.key_bits``."""
+    """Yield keys with their places, those of sections behind these: ``data``, ``data.name``, ``parties.NAME.role``."""
     for key in keys:
         yield f"{before}{key.name}", key
         if key.form == "section":
             yield from flat(key.keys, before=f"{before}{key.name}.")
+        elif key.form == "parties":
+            yield from flat(key.keys, before=f"{before}{key.name}.NAME.")
 
 
 def experiment_keys() -> tuple[Key, ...]:
@@ -131,6 +141,9 @@ def _defaults_of(section: type[Any]) -> dict[str, Any]:
 
 def _key(name: str, annotation: Any, default: Any, meaning: str) -> Key:
     written = _as_written(default)
+    if _has_member(annotation, PenaltyConfig):
+        common = tuple(key for key in keys_of(PenaltyConfig) if key.name != "at")
+        return Key(name, "hooks", {}, written, meaning, common, kind="penalties")
     if name in HOOK_LISTS:
         common = tuple(key for key in keys_of(HookConfig) if name == "defenses" or key.name != "at")
         return Key(name, "hooks", {}, written, meaning, common, kind=name)

@@ -2,9 +2,10 @@
 
 A name is looked up in three places:
 
-- what :mod:`splitvfl.attacks`, :mod:`splitvfl.defenses`, :mod:`splitvfl.models` and :mod:`splitvfl.exchange` export, by
-  the ``name`` of each class, likewise the losses of :mod:`splitvfl.learning.losses`, and the optimisers of
-  :mod:`splitvfl.learning.optimizers`, for what comes with splitvfl;
+- what :mod:`splitvfl.attacks`, :mod:`splitvfl.defenses`, :mod:`splitvfl.penalties`, :mod:`splitvfl.models` and
+  :mod:`splitvfl.exchange` export, by the ``name`` of each class, likewise the losses of
+  :mod:`splitvfl.learning.losses`, and the optimisers of :mod:`splitvfl.learning.optimizers`, for what comes with
+  splitvfl;
 - the entry-point group of its kind, ``splitvfl.attacks`` and so on, for what other installed packages offer;
 - ``module:Class``, for a file of one's own beside the experiment or in the current folder, or an installed module.
 
@@ -40,7 +41,9 @@ from splitvfl.learning.optimizers import EMBEDDING_OPTIMIZERS, OPTIMIZERS
 from splitvfl.party.recipe import Recipe
 from splitvfl.wording import shown, suggestion, words
 
-PluginKind = Literal["attacks", "defenses", "models", "exchanges", "losses", "optimizers", "embedding_optimizers"]
+PluginKind = Literal[
+    "attacks", "defenses", "penalties", "models", "exchanges", "losses", "optimizers", "embedding_optimizers"
+]
 
 _KINDS: tuple[PluginKind, ...] = get_args(PluginKind)
 _OPTIMIZERS: Mapping[PluginKind, Mapping[str, Callable[..., Any]]] = {
@@ -60,6 +63,7 @@ _ELSEWHERE: Mapping[tuple[PluginKind, str], str] = {
 _METHODS: Mapping[PluginKind, tuple[str, str]] = {
     "attacks": ("__call__", "a hook is called"),
     "defenses": ("__call__", "a hook is called"),
+    "penalties": ("__call__", "a hook is called"),
     "models": ("make_bottom", "a model is named by its recipe (splitvfl.models.Recipe)"),
     "exchanges": ("active", "an exchange has a side for the active party"),
     "losses": ("scores", "a loss says what outputs predict (splitvfl.learning.losses.Loss)"),
@@ -105,7 +109,7 @@ def resolve(kind: PluginKind, name: str, *, folder: Path) -> Any:
 
 
 def _one(kind: PluginKind) -> str:
-    return "loss" if kind == "losses" else kind[:-1]
+    return {"losses": "loss", "penalties": "penalty"}.get(kind, kind[:-1])
 
 
 @cache

@@ -107,7 +107,7 @@ def _definitions(keys: Iterable[Key]) -> dict[str, Schema]:
     for key in keys:
         if key.kind is not None:
             found[_definition(key)] = _anything_of(key.kind, key)
-        elif key.form == "section":
+        elif key.form in ("section", "parties"):
             found |= _definitions(key.keys)
     return dict(sorted(found.items()))
 

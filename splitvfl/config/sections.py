@@ -66,7 +66,18 @@ from splitvfl.data.shards import PLACEHOLDER
 from splitvfl.errors import ArgumentError, ConfigError, HookError, SplitVFLError
 from splitvfl.exchange.base import NO_PRIVATE_TOP, Exchange
 from splitvfl.exchange.scoring import ACTIVE, COORDINATOR
-from splitvfl.hooks import PHASES, At, Attack, Crossing, Phase, checked_phases, crossing_of, record_loss_of
+from splitvfl.hooks import (
+    PHASES,
+    At,
+    Attack,
+    Crossing,
+    Phase,
+    Weighed,
+    checked_phases,
+    crossing_of,
+    held_by,
+    record_loss_of,
+)
 from splitvfl.leakage.canaries import LEAST_CANARIES
 from splitvfl.learning.batches import MOST_SHARDS
 from splitvfl.learning.schedule import EarlyStopping
@@ -96,6 +107,8 @@ __all__ = [
 # Sections whose name alone may stand for them.
 _NAMED_SECTIONS = ("data", "model", "exchange")
 HOOK_LISTS: tuple[Literal["attacks", "defenses"], ...] = ("attacks", "defenses")
+# Of penalties, what a file says of them that is no argument of their constructors.
+_OF_WEIGHED = ("weight", "warm_up_steps")
 
 
 def _claim(value: Any) -> str | float | tuple[str, ...]:
@@ -275,47 +288,6 @@ class TransformConfig(Settings):
         return self
 
 
-class PartyConfig(Settings):
-    """One party: its role, and the columns it holds.
-
-    Parties of ``tables`` have the names and roles with which they were ingested, and neither columns nor label here. In
-    a networked run another party's columns and label need not be known.
-
-    Attributes:
-        role: ``active`` holds the labels, and is one; all others are ``passive``.
-        columns: Names and patterns, as a list or in one string with commas; a share in (0, 1] of what no name claims;
-            or ``rest``. See :mod:`splitvfl.data.partition`.
-        label: The label column, at the active party.
-        path: This party's own file, where all parties train in one process and each has one: records are joined by
-            ``data.id_column``, and a party holds all columns of its file but that one, the label, and ``data.drop``. In
-            a networked run it may stand here instead of ``data.path``.
-        id_column: Column that names the records in this party's own file, where it is called otherwise there; ``null``:
-            ``data.id_column``.
-        address: Over a network: where this party is found. The party that runs the file dials it there, and waits to be
-            dialled by parties without one.
-        identity: The DNS name in its certificate, if that is not its name.
-        transform: At a passive party: what it does to its numeric columns before training. A name alone will do:
-            ``transform: flip``. It belongs into this party's own file alone.
-    """
-
-    role: Literal["active", "passive"]
-    columns: ColumnSetting = ()
-    path: str | None = None
-    id_column: str | None = None
-    label: str | None = None
-    address: str | None = None
-    identity: str | None = None
-    transform: TransformConfig | None = None
-
-    @model_validator(mode="after")
-    def _check_role(self) -> PartyConfig:
-        if self.role == "active" and self.transform is not None:
-            raise ValueError("a transform hides columns from who adds up the parts; the active party has none")
-        if self.role == "passive" and self.label is not None:
-            raise ValueError("labels are at the active party; a passive party has no label column")
-        return self
-
-
 class ModelSection(NamedSection):
     """A model: the name of its recipe (:class:`~splitvfl.party.recipe.Recipe`), and the recipe's settings."""
 
@@ -461,7 +433,9 @@ class FoundHook:
         """
         hook = construct(factory, copy.deepcopy(options))
         _check_call(kind, hook)
-        if kind == "attacks":
+        if kind == "penalties":
+            held_by(hook)
+        if kind != "defenses":
             return cls(factory, options, "gradient", brings_loss=False)
         claims_of(hook)
         return cls(factory, options, crossing_of(hook), brings_loss=record_loss_of(hook) is not None)
@@ -471,13 +445,21 @@ class FoundHook:
         return construct(self.factory, copy.deepcopy(self.options))
 
 
+# By kind of hook, the names under which a hook that cannot be called is told what it is called with.
+_GIVEN: Mapping[PluginKind, tuple[str, ...]] = {
+    "attacks": ("view",),
+    "defenses": ("message", "secrets"),
+    "penalties": ("activation", "held"),
+}
+
+
 def _check_call(kind: PluginKind, hook: Any) -> None:
     """Refuse a hook that cannot be called as hooks are.
 
     Raises:
         ConfigError: If it cannot.
     """
-    given = ("view",) if kind == "attacks" else ("message", "secrets")
+    given = _GIVEN[kind]
     try:
         signature = inspect.signature(hook)
     except ValueError:  # of what is not written in Python nobody knows
@@ -544,6 +526,73 @@ class HookConfig(BaseModel):
         options = self.options if self.at is None else {**self.options, "at": "+".join(self.at)}
         settings = ", ".join(f"{key}={value}" for key, value in options.items())
         return f"{self.name}({settings})" if settings else self.name
+
+
+class PenaltyConfig(HookConfig):
+    """A penalty: its name, its weight, and the arguments of its constructor.
+
+    >>> PenaltyConfig(name="distance-correlation", weight=2.0, records=64).options
+    {'records': 64}
+
+    Attributes:
+        name: Which one.
+        weight: What its gradient is multiplied by, at least 0.
+        warm_up_steps: In how many steps the weight rises to that, in a straight line; 0: it is the same in all.
+    """
+
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    warm_up_steps: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+
+    def made(self, kind: PluginKind, folder: Path) -> Weighed:
+        """Return a new penalty with its weight, as :meth:`HookConfig.found`."""
+        return Weighed(self.found(kind, folder).make(), self.weight, warm_up_steps=self.warm_up_steps)
+
+
+class PartyConfig(Settings):
+    """One party: its role, and the columns it holds.
+
+    Parties of ``tables`` have the names and roles with which they were ingested, and neither columns nor label here. In
+    a networked run another party's columns and label need not be known.
+
+    Attributes:
+        role: ``active`` holds the labels, and is one; all others are ``passive``.
+        columns: Names and patterns, as a list or in one string with commas; a share in (0, 1] of what no name claims;
+            or ``rest``. See :mod:`splitvfl.data.partition`.
+        label: The label column, at the active party.
+        path: This party's own file, where all parties train in one process and each has one: records are joined by
+            ``data.id_column``, and a party holds all columns of its file but that one, the label, and ``data.drop``. In
+            a networked run it may stand here instead of ``data.path``.
+        id_column: Column that names the records in this party's own file, where it is called otherwise there; ``null``:
+            ``data.id_column``.
+        address: Over a network: where this party is found. The party that runs the file dials it there, and waits to be
+            dialled by parties without one.
+        identity: The DNS name in its certificate, if that is not its name.
+        transform: At a passive party: what it does to its numeric columns before training. A name alone will do:
+            ``transform: flip``. It belongs into this party's own file alone.
+        penalties: At a passive party: what is added to the gradient that its bottom model learns from, so that its
+            activations tell less of its columns. For each a name, or a section. Over a network each party has its own
+            in its file, and no partner is told.
+    """
+
+    role: Literal["active", "passive"]
+    columns: ColumnSetting = ()
+    path: str | None = None
+    id_column: str | None = None
+    label: str | None = None
+    address: str | None = None
+    identity: str | None = None
+    transform: TransformConfig | None = None
+    penalties: tuple[PenaltyConfig, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_role(self) -> PartyConfig:
+        if self.role == "active" and self.transform is not None:
+            raise ValueError("a transform hides columns from who adds up the parts; the active party has none")
+        if self.role == "active" and self.penalties:
+            raise ValueError("penalties are of an activation that is sent; the active party sends none")
+        if self.role == "passive" and self.label is not None:
+            raise ValueError("labels are at the active party; a passive party has no label column")
+        return self
 
 
 class NetworkConfig(Settings):
@@ -880,6 +929,7 @@ def parse_config(
     _check_losses(document, defenses, exchange)
     _check_claims(document)
     _check_private_top(document, exchange)
+    penalties = _check_penalties(document, exchange, folder)
     _check_one_way(document, exchange, folder)
     config = _validated(document, folder)
     _check_model(document, config.model, config.exchange.factory)
@@ -891,6 +941,9 @@ def parse_config(
     config._source, config._folder = document.source, folder
     for hook, found in zip((*config.attacks, *config.defenses), (*attacks, *defenses), strict=True):
         _with_found(hook, found)
+    for name, party in config.parties.items():
+        for penalty, found in zip(party.penalties, penalties[name], strict=True):
+            _with_found(penalty, found)
     return config
 
 
@@ -997,6 +1050,8 @@ def _write_out(document: Document) -> None:
         for party in tree["parties"].values():
             if isinstance(party, dict) and "transform" in party:
                 party["transform"] = _named(party["transform"])
+            if isinstance(party, dict) and isinstance(party.get("penalties"), list):
+                party["penalties"] = [_named(penalty) for penalty in party["penalties"]]
     if isinstance(tree.get("train"), dict):
         _write_out_training(document, tree["train"])
 
@@ -1075,13 +1130,35 @@ def _listed(hooks: Any) -> list[Any]:
 
 def _check_hooks(document: Document, kind: Literal["attacks", "defenses"], folder: Path) -> list[FoundHook | None]:
     """Report what is wrong with hooks; return each, or ``None`` for those with which something is."""
+    return _check_listed(document, kind, (kind,), document.tree.get(kind), folder)
+
+
+def _check_listed(
+    document: Document, kind: PluginKind, place: Place, hooks: Any, folder: Path
+) -> list[FoundHook | None]:
     return [
-        _check_hook(document, kind, (kind, index), hook, folder)
+        _check_hook(document, kind, (*place, index), hook, folder)
         # Anything else is not of the form of a hook, which the schema reports.
         if isinstance(hook, dict) and isinstance(hook.get("name"), str)
         else None
-        for index, hook in enumerate(_listed(document.tree.get(kind)))
+        for index, hook in enumerate(_listed(hooks))
     ]
+
+
+def _check_penalties(
+    document: Document, exchange: type[Exchange] | None, folder: Path
+) -> dict[str, list[FoundHook | None]]:
+    """Report what is wrong with the penalties of each party, where there is a place for any; return them by party."""
+    parties, section = document.tree.get("parties"), document.tree.get("exchange")
+    noise = isinstance(section, dict) and section.get("noise") is not None
+    why = "" if exchange is None else exchange.refuses_penalties(noise=noise)
+    found: dict[str, list[FoundHook | None]] = {}
+    for name, party in parties.items() if isinstance(parties, dict) else ():
+        penalties, place = party.get("penalties") if isinstance(party, dict) else None, ("parties", name, "penalties")
+        if _listed(penalties) and why:
+            document.report(place, why)
+        found[name] = _check_listed(document, "penalties", place, penalties, folder)
+    return found
 
 
 def _check_losses(document: Document, defenses: Sequence[FoundHook | None], exchange: type[Exchange] | None) -> None:
@@ -1120,7 +1197,8 @@ def _check_hook(
         document.report((*place, "name"), str(error))
         return None
     _check_at(document, kind, place, hook, factory)
-    options, problems = check_options(factory, {key: value for key, value in hook.items() if key not in ("name", "at")})
+    ours = ("name", "at", *(_OF_WEIGHED if kind == "penalties" else ()))
+    options, problems = check_options(factory, {key: value for key, value in hook.items() if key not in ours})
     for inside, text in problems:
         document.report((*place, *inside), text)
     if problems:
@@ -1136,7 +1214,8 @@ def _check_at(document: Document, kind: PluginKind, place: Place, hook: Mapping[
     if "at" not in hook:
         return
     if kind != "defenses" or crossing_of(factory) != "activation":
-        what = f"defends the {crossing_of(factory)}" if kind == "defenses" else "is an attack"
+        others = {"attacks": "is an attack", "penalties": "is a penalty, and acts in training alone"}
+        what = others.get(kind) or f"defends the {crossing_of(factory)}"
         document.report((*place, "at"), f"for defenses of the activation; {hook['name']} {what}")
         return
     try:
@@ -1155,7 +1234,9 @@ def _check_claims(document: Document) -> None:
         if not isinstance(party, dict):
             continue
         if ingested:
-            _check_settled(document, ("parties", name), party, PartyConfig, but=("role", "address", "identity"))
+            _check_settled(
+                document, ("parties", name), party, PartyConfig, but=("role", "address", "identity", "penalties")
+            )
         elif party.get("path") is not None:
             _check_own_file(document, name, data, parties or {})
         elif party.get("role") == "passive" and party.get("columns", []) in ([], "") and "network" not in document.tree:

@@ -23,6 +23,14 @@ NO_PRIVATE_TOP = (
     "cross in the clear; take exchange split, or leave it out"
 )
 
+NO_PENALTIES = (
+    "has no place for penalties: they are added to a gradient for each record of what a party's own bottom model puts "
+    "out, which it does not hand to the party in every step; take exchange split, or leave them out"
+)
+NO_PENALTIES_BESIDE_NOISE = (
+    "what exchange.noise is calculated for is stated of training without penalties; leave one of the two out"
+)
+
 
 class Side(ABC):
     """One party's part in the steps of a run: its halves, and what it keeps between them (keys, say).
@@ -148,6 +156,8 @@ class Exchange(ABC):
         shows_activations: Whether the active party receives the activation of each record in every training step, in
             the clear; its side tells :meth:`~splitvfl.party.party.PassiveParty.send_to_watchers` of each.
         has_private_top: Whether the active party may train a second top (:mod:`splitvfl.party.private_top`).
+        adds_penalties: Whether a passive party learns by :meth:`~splitvfl.party.party.PassiveParty.learn`, which adds
+            its penalties to the gradient (:mod:`splitvfl.party.penalties`).
         one_way: Whether everything that crosses crosses before the first step, and nothing comes back: passive parties
             take their leave then, and the active party trains alone.
         draws_records: Whether the active party draws which records of a batch are used, and keeps that secret. A step
@@ -175,6 +185,7 @@ class Exchange(ABC):
     hides_parts: ClassVar[bool] = False
     shows_activations: ClassVar[bool] = False
     has_private_top: ClassVar[bool] = False
+    adds_penalties: ClassVar[bool] = False
     one_way: ClassVar[bool] = False
     draws_records: ClassVar[bool] = False
     third_party: ClassVar[str | None] = None
@@ -223,6 +234,27 @@ class Exchange(ABC):
         """
         if party.private_top is not None and not self.has_private_top:
             raise ConfigError(f"exchange {self.name} {NO_PRIVATE_TOP} ({party.name} has one)")
+
+    def check_penalties(self, party: PassiveParty) -> None:
+        """Check that penalties, if a passive party has any, would act, and void nothing.
+
+        Raises:
+            ConfigError: If they would not.
+        """
+        why = self.refuses_penalties(noise=self.noise is not None)
+        if len(party.penalties) and why:
+            raise ConfigError(f"penalties of {party.name}: {why}")
+
+    @classmethod
+    def refuses_penalties(cls, *, noise: bool) -> str:
+        """Return why no party can have penalties; empty if it can.
+
+        Args:
+            noise: Whether noise is calculated for a privacy loss.
+        """
+        if not cls.adds_penalties:
+            return f"exchange {cls.name} {NO_PENALTIES}"
+        return NO_PENALTIES_BESIDE_NOISE if noise else ""
 
     def check_shards(self, shards: int) -> None:
         """Check that it takes steps over records that are divided into shards, as those of several workers are.

@@ -56,6 +56,7 @@ class Split(Exchange):
     seen = ("each passive party's logits", "a residue per record")
     shows_activations = True
     has_private_top = True
+    adds_penalties = True
 
     def __init__(
         self,

@@ -22,8 +22,18 @@ from splitvfl.cut.memoised import MemoisedNoise
 from splitvfl.cut.views import GRADIENTS, Shown, ViewSource, is_linear
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.transform import transform_of
-from splitvfl.errors import ArgumentError, ProtocolError
-from splitvfl.hooks import Phase, View, all_finite, all_finite_together, hook_name, notes_of, running_totals_of
+from splitvfl.errors import ArgumentError, ConfigError, ProtocolError
+from splitvfl.hooks import (
+    Penalty,
+    Phase,
+    View,
+    Weighed,
+    all_finite,
+    all_finite_together,
+    hook_name,
+    notes_of,
+    running_totals_of,
+)
 from splitvfl.leakage.canaries import CoinLabels
 from splitvfl.learning.best_weights import BestWeights
 from splitvfl.learning.losses import Logistic
@@ -33,6 +43,7 @@ from splitvfl.learning.schedule import EarlyStopping, Patience
 from splitvfl.learning.tasks import Binary, Task
 from splitvfl.messaging.conversation import Expected
 from splitvfl.messaging.messages import Message
+from splitvfl.party.penalties import NO_PENALTIES_OF_WORKERS, NO_STATE, Penalties
 from splitvfl.party.private_top import PrivateTop
 from splitvfl.party.top_model import TopModel, own_input
 from splitvfl.party.training_labels import TrainingLabels
@@ -317,6 +328,11 @@ class Party(ABC):
         """Measurements of its defenses in the last training step: ``whose message/defense/measurement``."""
 
     @property
+    def penalised(self) -> dict[str, float]:
+        """What each of its penalties was in the last training step, before the weight: ``party/penalty``."""
+        return {}
+
+    @property
     def running_totals(self) -> frozenset[str]:
         """Names of what its defenses log that are totals so far."""
         found = (running_totals_of(defense) for chain in self.chains().values() for defense in chain)
@@ -355,20 +371,42 @@ class PassiveParty(Party):
         bottom: Its model; input as wide as its columns.
         optimizer: Makes its optimiser out of parameters, or is a :class:`~splitvfl.learning.optimizers.PerParameter`.
             Default: Adam, 1e-3.
+        penalties: What it adds to the gradients that its bottom learns from (:mod:`splitvfl.party.penalties`); with a
+            weight other than 1 as :class:`~splitvfl.hooks.Weighed`.
 
     Attributes:
         activation: Defenses of what it sends.
+        penalties: What it adds to received gradients.
         observers: Its own attacks on what it receives.
         sent_to: Told of every activation of a training step as it is sent in the clear, with its records and the step.
         shown: What its own attacks are shown of a step, as its side of the exchange says.
         one_way: Whether nothing ever comes back to it, so that no attack of its own has anything to look at.
         masks: What hides its part in what it sends for evaluations and scores; ``None``: nothing does.
         tally: What counts the records that it lets be scored; ``None``, as in an experiment: nothing does.
+
+    Raises:
+        HookError: If a penalty needs what no passive party holds.
+        ConfigError: If a penalty needs what this one has none of, or the bottom has no weight to be trained.
     """
 
-    def __init__(self, data: PartyData, bottom: nn.Module, *, optimizer: OptimizerFactory = adam) -> None:
+    def __init__(
+        self,
+        data: PartyData,
+        bottom: nn.Module,
+        *,
+        optimizer: OptimizerFactory = adam,
+        penalties: Sequence[Penalty | Weighed] = (),
+    ) -> None:
         super().__init__(data, bottom, optimizer)
         self.bottom = bottom
+        self.penalties = Penalties(data)
+        if penalties and not any(weight.requires_grad for weight in bottom.parameters()):
+            raise ConfigError(
+                f"penalties of {self.name}: its bottom model has no weight to be trained, and penalties would change "
+                "nothing; take them out"
+            )
+        for penalty in penalties:
+            self.penalties.attach(penalty)
         self.activation = ActivationDefenses(self.name)
         self.observers: list[Observer] = []
         self.sent_to: list[Callable[[Tensor, Records, int], None]] = []
@@ -481,7 +519,7 @@ class PassiveParty(Party):
         used: Tensor | None = None,
         source: ViewSource | None = None,
     ) -> None:
-        """Run the bottom's backward on a received gradient, and let its observers look.
+        """Run the bottom's backward on a received gradient and its penalties', and let its observers look.
 
         Args:
             activation: What the bottom put out.
@@ -490,10 +528,14 @@ class PassiveParty(Party):
             step: Number of the step.
             used: What of the gradient is used, if not all of it.
             source: What it held when the activation was made, if it holds something else now.
+
+        Raises:
+            HookError: If a penalty breaks its contract.
         """
         self.observe(activation, batch, step, source=source, gradient=gradient)
         if activation.requires_grad:  # a frozen bottom, or one without parameters, has nothing to learn
-            self._jointly(lambda: activation.backward(gradient if used is None else used))
+            total = self.penalties.add_to(gradient if used is None else used, activation, batch, step)
+            self._jointly(lambda: activation.backward(total))
 
     def learn_sum(self, activation: Tensor, total: Tensor, batch: Records, step: int) -> None:
         """Take the gradient of a linear bottom's weight, ``(d, width)``, and let its observers look."""
@@ -510,6 +552,36 @@ class PassiveParty(Party):
     def measurements(self) -> dict[str, float]:
         """Measurements of its activation's defenses in the last training step."""
         return _named(self.name, self.activation["training"])
+
+    @property
+    def penalised(self) -> dict[str, float]:
+        """What each of its penalties was in the last training step, before the weight: ``party/penalty``."""
+        return {f"{self.name}/{name}": value for name, value in self.penalties.values.items()}
+
+    def join(self, team: Team) -> None:
+        """Become one worker of several, as :meth:`Party.join`.
+
+        Raises:
+            ConfigError: If it has penalties.
+        """
+        if team.size > 1 and len(self.penalties):
+            raise ConfigError(
+                f"penalties of {self.name}: {NO_PENALTIES_OF_WORKERS}; train in one process, or take them out"
+            )
+        super().join(team)
+
+    def hook_state(self) -> dict[str, Any]:
+        """Return the state of its defenses and of its penalties: for its owner only."""
+        return super().hook_state() | {"penalties": self.penalties.state_dict()}
+
+    def load_hook_state(self, state: dict[str, Any]) -> None:
+        """Take back what :meth:`hook_state` returned.
+
+        Raises:
+            ValueError: If it has other penalties than it had then.
+        """
+        super().load_hook_state(state)
+        self.penalties.load_state_dict(state.get("penalties", NO_STATE))  # runs that began before there were any
 
 
 class ActiveParty(Party):

@@ -543,6 +543,7 @@ class PassiveRun(PartyRun[PassiveParty]):
 
     def _take_side(self) -> Side:
         exchange = self.settings.exchange
+        exchange.check_penalties(self.party)
         side = checked_side(exchange.passive(self.party, self.partners[0]), exchange)
         self.party.shown, self.party.one_way = side.shown, exchange.one_way
         return side

@@ -626,6 +626,7 @@ def _sides(
     }
     for name, party in passives.items():
         party.shown, party.one_way = sides[name].shown, exchanges[name].one_way
+        exchanges[name].check_penalties(party)
     own = exchanges[active.name]
     own.check_private_top(active)
     return sides | {active.name: checked_side(own.active(active), own)} | dict(own.third_parties(active.name))

@@ -241,9 +241,10 @@ class Training(ABC):
 
     def _scalars(self, measured: Mapping[str, float], plan: StepPlan) -> dict[str, float]:
         defenses = {f"defense/{tag}": value for tag, value in measured.items()}
+        penalties = {f"penalty/{tag}": value for party in self._parties for tag, value in party.penalised.items()}
         watched = self.watch.scalars(epoch_ends=plan.ends_epoch)
         spent = self._spent_scalars() if self._tells_spent(plan) else {}
-        return {"train/loss": self.loss, **self.figures, **defenses, **spent, **watched}
+        return {"train/loss": self.loss, **self.figures, **defenses, **penalties, **spent, **watched}
 
     def _tells_spent(self, plan: StepPlan) -> bool:
         """Return whether the log says what was spent: at the end of every epoch, from the hundredth on of every tenth.

@@ -186,7 +186,7 @@ def _definitions(path: Path, lines: set[int]) -> list[str]:
 
 
 def _modules(folder: Path) -> list[Path]:
-    linked = [folder / name for name in ("attacks", "defenses", "models") if (folder / name).is_symlink()]
+    linked = [folder / name for name in ("attacks", "defenses", "models", "penalties") if (folder / name).is_symlink()]
     return [*folder.rglob("*.py"), *(path for link in linked for path in link.glob("*.py"))]
 
 

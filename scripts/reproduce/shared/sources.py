@@ -20,6 +20,7 @@ BY_NAME: Mapping[str, tuple[str, ...]] = {
         "splitvfl.attacks",
         "splitvfl.defenses",
         "splitvfl.models",
+        "splitvfl.penalties",
         "splitvfl.exchange",
         "splitvfl.learning.losses",
     ),

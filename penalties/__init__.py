@@ -1,0 +1,9 @@
+"""Penalties: what a passive party adds to what its bottom model learns, so that activations tell less of its columns.
+
+None of them proves anything. One idea per file.
+"""
+
+from splitvfl.penalties.adversarial_reconstruction import AdversarialReconstruction
+from splitvfl.penalties.distance_correlation import DistanceCorrelation, distance_correlation
+
+__all__ = ["AdversarialReconstruction", "DistanceCorrelation", "distance_correlation"]
