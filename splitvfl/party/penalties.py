@@ -24,7 +24,7 @@ NO_PENALTIES_OF_WORKERS = (
     "a penalty is of a batch as a whole, and each worker has a part of it: of a part it would be another penalty"
 )
 
-NO_STATE: Mapping[str, Any] = {"generator": None, "own": {}}
+NO_STATE: Mapping[str, Any] = {"generator": None, "own": {}, "values": {}}
 """The state of a party without penalties."""
 
 
@@ -122,8 +122,9 @@ class Penalties:
         ]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of each, by name, and of what they draw from."""
+        """Return the state of each, by name, of what they draw from, and what they were."""
         return {
+            "values": dict(self.values),  # with batches in flight the next step may log them once more
             "generator": None if self._generator is None else self._generator.get_state(),
             "own": {
                 name: given.penalty.state_dict() if hasattr(given.penalty, "state_dict") else None
@@ -142,6 +143,7 @@ class Penalties:
             raise ValueError(
                 f"{self._data.name} had {_named(own)} when it was made, and this run has {_named(self._weighed)}"
             )
+        self.values = dict(state["values"])
         if state["generator"] is not None:
             self._generator = torch.Generator()
             self._generator.set_state(state["generator"])

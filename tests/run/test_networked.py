@@ -24,7 +24,7 @@ THREE = """
 data: {name: breast-cancer}
 parties:
   clinic: {role: active, columns: ["mean *"], address: "127.0.0.1:PORT"}
-  lab: {role: passive, columns: ["* error"]}
+  lab: {role: passive, columns: ["* error"], penalties: [{name: distance-correlation, weight: 0.2, records: 16}]}
   shop: {role: passive, columns: ["worst *"]}
 model: {name: mlp, bottom: [16, 8], top_hidden: [8], dropout: 0.2}
 train:

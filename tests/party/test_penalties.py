@@ -1,0 +1,223 @@
+"""Penalties where they act: in the gradient of a passive party's bottom, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, HookError
+from splitvfl.exchange import Oracle, Split
+from splitvfl.hooks import Held, Weighed
+from splitvfl.learning.optimizers import PerParameter
+from splitvfl.messaging.messages import Message
+from splitvfl.models import Linear
+from splitvfl.party.party import PassiveParty
+from splitvfl.penalties import AdversarialReconstruction, DistanceCorrelation
+from splitvfl.run.trainer import Trainer
+from tests.builders import active_party, bottom_model, party_data, sgd, take_step, weights
+
+
+class Size:
+    """Half the mean squared length of an activation's rows."""
+
+    name = "size"
+
+    def __call__(self, activation: Tensor, held: Held, /) -> Tensor:
+        return 0.5 * activation.square().sum(dim=1).mean()
+
+
+def trainer_of(*penalties: Any, exchange: Any = None, optimizer: Any = sgd, **settings: Any) -> Trainer:
+    bottom = bottom_model("telecom", dropout=settings.pop("dropout", 0.0))
+    passive = PassiveParty(party_data("telecom", width=5), bottom, optimizer=optimizer, penalties=penalties)
+    return Trainer(active_party(), {"telecom": passive}, exchange=exchange, **{"batch_size": 16, **settings})
+
+
+def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_the_bottom_learns_from_the_received_gradient_and_the_weighted_one() -> None:
+    """One step of gradient descent beside autograd through loss and penalty at once."""
+    sent: list[Message] = []
+    trainer = trainer_of(Weighed(Size(), 3.0), record=sent.append)
+    rows = torch.arange(16)
+    bottom = bottom_model("telecom")
+    activation = bottom(trainer.passives["telecom"].data.train.columns.numeric[rows])
+    take_step(trainer, rows)
+    received = next(message.payload for message in sent if message.kind == "gradient")
+    ((activation * received).sum() + 3.0 * 0.5 * activation.square().sum(dim=1).mean()).backward()
+    for own, ours in zip(bottom.parameters(), trainer.passives["telecom"].bottom.parameters(), strict=True):
+        assert own.grad is not None
+        # Sums of sixteen numbers below 1 in float32, times a rate of a half.
+        torch.testing.assert_close(ours.detach(), own.detach() - 0.5 * own.grad, rtol=1e-5, atol=1e-6)
+    assert trainer.passives["telecom"].penalised == {
+        "telecom/size": pytest.approx(0.5 * activation.square().sum(dim=1).mean().item())
+    }
+
+
+def test_without_weight_nothing_changes_and_with_it_no_message_of_the_step_does() -> None:
+    runs: list[list[Message]] = [[], [], []]
+    trainers = [
+        trainer_of(*penalties, record=seen.append)
+        for penalties, seen in zip(((), (Weighed(Size(), 0.0),), (Size(),)), runs, strict=True)
+    ]
+    for trainer in trainers:
+        trainer.fit(1)
+    assert same(weights(trainers[0]), weights(trainers[1]))
+    assert not same(weights(trainers[0]), weights(trainers[2]))
+    for first, other in zip(runs[0][:2], runs[2][:2], strict=True):
+        assert torch.equal(first.payload, other.payload)
+    assert [(one.kind, one.payload.shape) for one in runs[0]] == [(one.kind, one.payload.shape) for one in runs[2]]
+
+
+def test_the_weight_rises_in_a_straight_line() -> None:
+    rising = Weighed(Size(), 2.0, warm_up_steps=4)
+    assert [rising.at(step) for step in range(6)] == [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
+    assert Weighed(Size(), 2.0).at(0) == 2.0
+    for wrong in ({"weight": -1.0}, {"weight": float("nan")}, {"warm_up_steps": -1}):
+        with pytest.raises(ArgumentError, match=next(iter(wrong))):
+            Weighed(Size(), **wrong)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"dropout": 0.3, "exchange": Split(in_flight=2)},
+        {"autocast": torch.bfloat16, "optimizer": PerParameter(dense=sgd)},
+        {"wire": torch.bfloat16},
+    ],
+    ids=["plain", "in flight", "autocast", "wire"],
+)
+def test_a_resumed_run_is_the_straight_one_to_the_bit(settings: dict[str, Any], tmp_path: Path) -> None:
+    def made(folder: Path) -> Trainer:
+        own = [Weighed(DistanceCorrelation(records=8), 0.5, warm_up_steps=5), AdversarialReconstruction(records=8)]
+        return trainer_of(*own, log_dir=folder, log_every=1, **settings)
+
+    straight = made(tmp_path / "straight")
+    straight.fit(4)
+    made(tmp_path / "broken").fit(2)
+    resumed = made(tmp_path / "broken")
+    resumed.resume()
+    resumed.fit(4)
+    assert same(weights(straight), weights(resumed))
+    logs = [(tmp_path / run / "metrics.jsonl").read_text().splitlines() for run in ("straight", "broken")]
+    told = [[value for tag, value in json.loads(line).items() if tag.startswith("penalty/")] for line in logs[0]]
+    assert logs[0] == logs[1]
+    assert len(told) == 12
+    assert len(told[-1]) == 2
+
+
+def test_what_it_is_counts_before_the_weight_under_a_name_of_its_own() -> None:
+    trainer = trainer_of(Weighed(Size(), 0.25), Size())
+    trainer.fit(1)
+    values = trainer.passives["telecom"].penalised
+    assert set(values) == {"telecom/size", "telecom/size-2"}
+    assert values["telecom/size"] == values["telecom/size-2"]
+
+
+def test_a_run_with_other_penalties_is_another_run(tmp_path: Path) -> None:
+    trainer_of(Size(), log_dir=tmp_path).fit(1)
+    with pytest.raises(CheckpointError, match=r"telecom had the penalties size .* and this run has no penalties"):
+        trainer_of(log_dir=tmp_path).resume()
+
+
+def test_evaluations_and_predictions_have_no_penalty() -> None:
+    calls: list[int] = []
+
+    class Counted(Size):
+        def __call__(self, activation: Tensor, held: Held, /) -> Tensor:
+            calls.append(held.step)
+            return super().__call__(activation, held)
+
+    trainer = trainer_of(Counted())
+    trainer.fit(1)
+    trainer.predict()
+    assert calls == [0, 1, 2]
+
+
+class Wrong:
+    """A penalty that breaks its contract in some way."""
+
+    name = "wrong"
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def __call__(self, activation: Tensor, held: Held, /) -> Any:
+        return self.answer(activation, held)
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (lambda activation, held: 1.0, "expected one number as a tensor .*, got float"),
+        (lambda activation, held: activation.sum(dim=1), r"shape \(\), got torch.float32 of shape \(16,\).*the mean"),
+        (lambda activation, held: activation.sum() * torch.nan, "is nan, and nothing was learned from it"),
+        (lambda activation, held: activation.detach().sum(), "does not follow from the activation"),
+        (lambda activation, held: torch.ones(3, requires_grad=True).sum(), "does not follow from the activation"),
+        (lambda activation, held: (activation * 0).sum().sqrt(), "gradient with respect to the activation holds NaN"),
+        (lambda activation, held: held.labels, "a penalty has no labels: a passive party holds its columns"),
+        (lambda activation, held: 1 / 0, r"raised ZeroDivisionError: division by zero \(test_penalties.py, line \d+\)"),
+    ],
+)
+def test_a_penalty_that_breaks_its_contract_is_named_and_changes_no_weight(answer: Any, complaint: str) -> None:
+    trainer = trainer_of(Wrong(answer))
+    bottom = [weight.clone() for weight in trainer.passives["telecom"].bottom.parameters()]
+    with pytest.raises(HookError, match=rf"penalty wrong at step 0.*{complaint}"):
+        take_step(trainer, torch.arange(16))
+    assert all(map(torch.equal, bottom, trainer.passives["telecom"].bottom.parameters()))
+
+
+def test_what_a_penalty_writes_to_reaches_nobody() -> None:
+    class Writes(Size):
+        def __call__(self, activation: Tensor, held: Held, /) -> Tensor:
+            value = super().__call__(activation, held)
+            activation.data.zero_()
+            held.columns.zero_()
+            held.ids.zero_()
+            return value
+
+    trainers = trainer_of(Writes()), trainer_of(Size())
+    for trainer in trainers:
+        trainer.fit(1)
+    # The gradient of a square is that of what was written; of the bottom's own graph and columns nothing is.
+    assert torch.isfinite(torch.cat([one.flatten() for one in weights(trainers[0]).values()])).all()
+    assert same(
+        {"columns": trainers[0].passives["telecom"].data.train.columns.numeric},
+        {"columns": trainers[1].passives["telecom"].data.train.columns.numeric},
+    )
+
+
+def test_what_cannot_have_penalties_refuses_them_before_training() -> None:
+    data = party_data("telecom", width=5)
+    with pytest.raises(HookError, match="needs gradient, which its party does not hold"):
+        PassiveParty(data, bottom_model("telecom"), penalties=[_needing("gradient")])
+    with pytest.raises(ConfigError, match="needs categorical fields, and telecom has none"):
+        PassiveParty(data, bottom_model("telecom"), penalties=[_needing("categories")])
+    with pytest.raises(ConfigError, match="no weight to be trained"):
+        PassiveParty(data, nn.Identity(), penalties=[Size()])
+    linear = PassiveParty(data, Linear(5, 1, bias=False), penalties=[Size()])
+    with pytest.raises(ConfigError, match="penalties of telecom: exchange oracle has no place for penalties"):
+        Oracle().check_penalties(linear)
+
+
+def _needing(what: str) -> Size:
+    penalty = Size()
+    penalty.needs = frozenset({what})  # type: ignore[attr-defined]
+    return penalty
+
+
+class _Two:
+    size, rank = 2, 0
+
+
+def test_a_party_of_several_workers_has_none() -> None:
+    party = PassiveParty(party_data("telecom", width=5), bottom_model("telecom"), penalties=[Size()])
+    with pytest.raises(ConfigError, match="of a part it would be another penalty"):
+        party.join(_Two())  # type: ignore[arg-type]
