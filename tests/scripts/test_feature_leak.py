@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from scripts.reproduce.feature_leak.study import Choice, Measured, Row, correcte
 from scripts.reproduce.feature_leak.ways import OF_ACTIVATIONS, UNDEFENDED, Way
 from scripts.reproduce.shared import jobs
 from scripts.reproduce.shared.claims import interval
+from scripts.reproduce.shared.pages import MADE
 from scripts.reproduce.shared.settings import Settings
 from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.defenses import GaussianIR
@@ -217,3 +219,52 @@ def test_data_that_are_not_there_are_named(tmp_path: Path, monkeypatch: pytest.M
 
     assert [one.key for one in study.at_hand(settings)] == ["digits"]
     assert list(settings.missing) == ["bank marketing", "credit default", "Criteo sample"]
+
+
+# The committed page
+
+
+@pytest.fixture(scope="module")
+def remade(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the command makes of the published cells, without any run."""
+    out = tmp_path_factory.mktemp("remade")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "code_of", lambda work: "of today")
+        patch.setattr(Settings, "has", lambda self, title, path: True)
+        cells = checkout / "docs" / "results" / "cells" / "feature-leak.jsonl.gz"
+        assert command.main(["--out", str(out), "--keep-stale", "--begin-with", str(cells)]) == 0
+    return out
+
+
+def test_the_page_and_its_figures_are_those_of_the_published_cells(checkout: Path, remade: Path) -> None:
+    results = checkout / "docs" / "results"
+    committed, made = ((folder / "feature-leak.md").read_text("utf-8") for folder in (results, remade))
+
+    assert made.partition(f"\n## {MADE}\n")[0] == committed.partition(f"\n## {MADE}\n")[0]
+    for figure in (remade / "figures").iterdir():
+        assert figure.name in {path.name for path in (results / "figures").iterdir()}
+
+
+def test_the_claims_of_the_page_are_those_of_the_results(checkout: Path, remade: Path) -> None:
+    page = (checkout / "docs" / "results" / "feature-leak.md").read_text("utf-8")
+    claims = json.loads((remade / "results.json").read_text("utf-8"))["claims"]
+
+    assert len(claims) > 40
+    for claim in claims:
+        assert f"| {claim['claim']} |" in page
+        bound = re.search(r"the whole interval (below 0|above 0|above −\.01)", claim["why"])
+        if bound and claim["interval"]:
+            low, high = claim["interval"]
+            holds = {"below 0": high < 0, "above 0": low > 0, "above −.01": low > -0.01}[bound[1]]
+            assert (claim["verdict"] == "reproduces") == holds, claim
+
+
+def test_the_page_is_of_a_whole_run_with_five_seeds(checkout: Path) -> None:
+    page = (checkout / "docs" / "results" / "feature-leak.md").read_text("utf-8")
+
+    assert "quick run" not in page
+    assert "Without these parts" not in page
+    assert "**Without rows of" not in page
+    for one in arrangements.ARRANGEMENTS:
+        (line,) = (line for line in page.splitlines() if line.startswith(f"| {one.title} | ") and " / " in line)
+        assert line.endswith("| 5 |")

@@ -17,6 +17,7 @@ from scripts.reproduce.shared.claims import (
     markdown_table,
     shown,
     shown_mean,
+    signed,
     with_interval,
 )
 from scripts.reproduce.shared.pages import Section
@@ -43,9 +44,9 @@ def sections(settings: Settings) -> list[Section]:
     tables = "\n\n".join(headed(one, _whole(one)) for one in found)
     body = f"""
 The undefended model has two layers of 64 at the partner. "Read" is the larger of two shares: that of the last epoch,
-and that of each record's mean estimate over the run. The reader knows 5 % of the records. In bold is a difference to no
-defense whose whole interval is on one side of 0, corrected for {COMPARISONS} comparisons: of every defense on this
-page, on every data set, in test AUC, columns and labels.
+and that of each record's mean estimate over the run. The reader knows 5 % of the records. Only what validation
+chooses is compared with no defense, below the last table; intervals there are corrected for {COMPARISONS} comparisons:
+of five choices in test AUC, columns and labels, and of three defenses of labels in the latter two, on four data sets.
 
 {tables}
 """
@@ -100,11 +101,11 @@ def _row(found: Measured, row: Row) -> tuple[str, ...]:
         row.way.label,
         f"{row.choice.epochs}, {row.choice.rate:g}",
         with_interval(row.aucs, limits=UNIT),
-        "–" if bare else verdicts.utility(found, row).shown,
+        "–" if bare else signed(verdicts.utility(found, row).middle),
         shown_mean(row.shares()),
         shown_mean(row.shares(figure="accumulated")),
         with_interval(row.read(), limits=UNIT),
-        "–" if bare else verdicts.columns(found, row).shown,
+        "–" if bare else signed(verdicts.columns(found, row).middle),
     )
 
 

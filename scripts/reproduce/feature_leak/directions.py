@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Literal
 
 from scripts.reproduce.feature_leak import verdicts
 from scripts.reproduce.feature_leak.defended import all_measured
 from scripts.reproduce.feature_leak.drawing import draw
 from scripts.reproduce.feature_leak.study import Measured, Row, headed
-from scripts.reproduce.feature_leak.verdicts import COMPARISONS, Compared, usual
-from scripts.reproduce.feature_leak.ways import OF_ACTIVATIONS, OF_GRADIENTS, UNDEFENDED, Way
+from scripts.reproduce.feature_leak.verdicts import COMPARISONS, usual
+from scripts.reproduce.feature_leak.ways import OF_GRADIENTS, UNDEFENDED
 from scripts.reproduce.shared.claims import DIFFERENCE, UNIT, Claim, clipped, markdown_table, shown, with_interval
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
@@ -21,11 +22,11 @@ def sections(settings: Settings) -> list[Section]:
     tables = "\n\n".join(headed(one, _table(one), ", both") for one in found)
     body = f"""
 The auditor's attacks look at every gradient that goes to the partner, in the same runs. "Labels" is the worst AUC of
-them, per step or over the run. Three defenses of labels stand beside what validation chose above. In bold as above,
-corrected for {COMPARISONS} comparisons.
+them, per step or over the run. Three defenses of labels stand beside what validation chose above. In bold is a
+difference to no defense whose whole interval is on one side of 0, corrected for {COMPARISONS} comparisons as above.
 
-{_counted(found, OF_ACTIVATIONS, "defenses of activations, all strengths", "labels", verdicts.labels)}
-{_counted(found, OF_GRADIENTS, "defenses of labels", "columns", verdicts.columns)}
+{_counted([(one, row) for one in found for row in usual(one)[1:]], "chosen defenses of activations", "labels")}
+{_counted([(one, row) for one in found for row in _labelled(one)], "defenses of labels", "columns")}
 What is in bold is shown; of the others it is not shown that nothing changes.
 
 {tables}
@@ -37,24 +38,19 @@ What is in bold is shown; of the others it is not shown that nothing changes.
             body=body,
             figures={name: draw(name, found, up="worst AUC of labels", values=lambda row: row.labels, alone=False)},
             captions={name: "Labels that are read against columns that are read, means over seeds, in the same runs."},
-            claims=[_claim(one, row) for one in found for row in _of(one, OF_GRADIENTS)],
+            claims=[_claim(one, row) for one in found for row in _labelled(one)],
         )
     ]
 
 
-def _of(found: Measured, ways: Sequence[Way]) -> list[Row]:
-    return [row for row in found.rows.values() if row.way in ways]
+def _labelled(found: Measured) -> list[Row]:
+    return [row for row in found.rows.values() if row.way in OF_GRADIENTS]
 
 
-def _counted(
-    found: Sequence[Measured],
-    ways: Sequence[Way],
-    named: str,
-    what: str,
-    compare: Callable[[Measured, Row], Compared],
-) -> str:
-    """Say in how many runs something else is read more or less than without a defense."""
-    sides = [compare(one, row).side for one in found for row in _of(one, ways)]
+def _counted(rows: Sequence[tuple[Measured, Row]], named: str, what: Literal["labels", "columns"]) -> str:
+    """Say in how many rows something else is read more or less than without a defense."""
+    compare = verdicts.labels if what == "labels" else verdicts.columns
+    sides = [compare(one, row).side for one, row in rows]
     more, less = sides.count("more"), sides.count("less")
     return (
         f"Of {len(sides)} {named}, on all data sets together, {more} let more of the {what} be read than no defense, "
@@ -64,7 +60,7 @@ def _counted(
 
 def _table(found: Measured) -> str:
     headings = ("defense", "labels", "less none", "columns read", "less none", "test AUC")
-    rows = [_row(found, row) for row in [*usual(found), *_of(found, OF_GRADIENTS)]]
+    rows = [_row(found, row) for row in [*usual(found), *_labelled(found)]]
     known = ("partner's own columns", shown(found.about["known"]), "–", "–", "–", "–")
     return markdown_table(headings, [*rows, known])
 
