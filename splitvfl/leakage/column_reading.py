@@ -43,6 +43,7 @@ _FEWEST = 3  # known records of a message: of two, each left out leaves a consta
 _PIECE = 65_536  # records that are read at a time
 _CALLED = 64  # records of a message so large that a sampled attack is called with each
 _HELD = 512  # known records of messages with which it is not called, at most: the latest
+_ROUNDING = 1e-12  # of a mean square, in float64: a smaller variance is none
 _JUDGED = 512  # records of a message by which it is judged, at most, besides those that are followed
 
 
@@ -444,8 +445,11 @@ class _Errors:
 
     @property
     def variance(self) -> Tensor:
-        """Variance of each column among these records, ``(d,)``."""
-        return (self._second / self.count - (self._first / self.count).square()).clamp_min(0.0)
+        """Variance of each column among these records, ``(d,)``; 0 where they are alike but for rounding."""
+        second = self._second / self.count
+        variance = second - (self._first / self.count).square()
+        # Of numbers that are all the same rounding leaves a variance, of which any estimate would recover all.
+        return torch.where(variance > _ROUNDING * second, variance, 0.0)
 
     def state(self) -> tuple[Tensor, Tensor, Tensor, int]:
         """Return the sums."""

@@ -13,7 +13,7 @@ from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import ArgumentError, AttackRefused, HookError
 from splitvfl.hooks import View, known_share_of, most_records_of, reads_activations, seat_of
 from splitvfl.leakage import column_reading
-from splitvfl.leakage.column_reading import ColumnReader
+from splitvfl.leakage.column_reading import ColumnReader, _Errors
 
 RECORDS, KNOWN, BATCH = 60, 15, 20
 NAMES = ("age", "income", "still")
@@ -144,6 +144,16 @@ def test_estimating_means_recovers_nothing_whatever_is_known() -> None:
         assert found is not None
         assert found.share == found.accumulated == 0.0
         assert one.share_of(heavy.mean(dim=0).expand(5, -1), heavy[:5]) == 0.0
+
+
+def test_a_column_that_is_the_same_in_every_judged_record_has_nothing_to_recover() -> None:
+    """It may vary in others; what rounding leaves of a variance is not taken for one."""
+    errors = _Errors(1)
+    truth = torch.full((7, 1), 0.1, dtype=torch.float64)
+    errors.add(torch.zeros_like(truth), truth)
+    assert errors.variance.item() == 0.0
+    errors.add(torch.zeros_like(truth), truth + 1e-3)
+    assert errors.variance.item() == pytest.approx(0.25e-6)
 
 
 def test_records_that_are_nobodys_or_never_sent_are_neither_known_nor_judged() -> None:

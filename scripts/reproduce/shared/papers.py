@@ -58,6 +58,12 @@ ENTRIES = (
     ),
     Entry(name="defense_table", title="Every defense against every attack", page="defenses", paper=False),
     Entry(name="better_defense", title="The search for a better defense", page="better-defense", paper=False),
+    Entry(
+        name="feature_leak",
+        title="What activations tell of columns, and what hiding them costs",
+        page="feature-leak",
+        paper=False,
+    ),
     Entry(name="fate_quality", title="FATE's quality rule", page="fate-quality", paper=False),
 )
 """Papers first, in the order of the overview; in this order all are run."""

@@ -1,0 +1,249 @@
+"""The runs that the page is made of: what is trained, on which records, and what is kept of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scripts.reproduce.defense_table.runs import Sample
+from scripts.reproduce.feature_leak.arrangements import PARTNER
+from scripts.reproduce.shared.jobs import Result
+from scripts.reproduce.shared.settings import data_folder
+from splitvfl.app.experiment import Experiment, Workbench
+from splitvfl.app.records import load_data
+from splitvfl.config.sections import ExperimentConfig, parse_config
+from splitvfl.data.columns import PartyData, VerticalData
+from splitvfl.leakage.column_reading import ColumnReading
+from splitvfl.leakage.own_columns import alone_auc, own_columns_auc
+from splitvfl.leakage.ridge import fit_ridge
+from splitvfl.run.trainer import Trainer
+from splitvfl.run.training import Status
+
+TOP_HIDDEN = (16,)
+"""The label party's layer between what it receives and the output."""
+
+KNOWN = (0.01, 0.05, 0.2)
+"""Shares of the records whose columns the attacker knows; the second one is that of the page's other tables."""
+
+
+def choose(
+    *, arrangement: Mapping[str, Any], way: Mapping[str, Any], rate: float, epochs: Sequence[int], seed: int
+) -> Result:
+    """Train one model to the largest number of epochs, and return validation AUCs after each of some numbers.
+
+    Args:
+        arrangement: The data, as :meth:`Arrangement.as_settings` says it.
+        way: The model and what protects it, as :meth:`Way.as_settings` does.
+        rate: Of Adam.
+        epochs: After which it is evaluated.
+        seed: Of weights, order and noise.
+
+    Returns:
+        ``aucs``: by number of epochs.
+    """
+    config = _config(arrangement, way, rate=rate, epochs=max(epochs), every=1, seed=seed, watched=False)
+    trainer = _trainer(config, arrangement, validating=True)
+    found: list[float] = []
+
+    def follow(status: Status) -> None:
+        if status.step % len(trainer.batches) == 0:
+            found.append(trainer.figures["test/auc"])
+
+    trainer.fit(max(epochs), progress=follow)
+    return {"aucs": {str(number): found[number - 1] for number in epochs}}
+
+
+def measure(
+    *,
+    arrangement: Mapping[str, Any],
+    way: Mapping[str, Any],
+    rate: float,
+    epochs: int,
+    seed: int,
+    validating: bool = False,
+) -> Result:
+    """Train one model while the label party reads columns and the auditor reads labels, and return what was found.
+
+    Args:
+        arrangement: As for :func:`choose`.
+        way: Likewise.
+        rate: Of Adam.
+        epochs: How many.
+        seed: Of weights, order, noise, and of which records are known.
+        validating: Whether the AUC is of validation records.
+
+    Returns:
+        ``auc``: on the test records; ``readings``: by known share, as :func:`_read` returns them; ``labels``: the worst
+        AUC of the auditor's attacks on messages; ``total``: that of messages and predictions together; ``steps``.
+    """
+    config = _config(arrangement, way, rate=rate, epochs=epochs, every=epochs, seed=seed, watched=True)
+    trainer = _trainer(config, arrangement, validating=validating)
+    test = trainer.fit(epochs)
+    labels = trainer.watch.label_leaks_logged[PARTNER]
+    readings = {f"{one.known_share:g}": _read(one) for one in trainer.column_readings(PARTNER)}
+    return {
+        "auc": test["auc"],
+        "readings": readings,
+        "labels": trainer.worst_leak[0],
+        "total": math.nan if labels.total is None else labels.total,
+        "steps": trainer.step,
+    }
+
+
+def _read(reading: ColumnReading) -> dict[str, Any]:
+    """Return a reading as JSON: shares of variance, in the last epoch, added up over the run, and without messages."""
+    return {
+        "share": reading.share,
+        "accumulated": reading.accumulated,
+        "without_messages": reading.without_messages,
+        "told": reading.told,
+        "columns": {one.column: one.share for one in reading.columns},
+        "records": reading.records,
+        "note": reading.note,
+    }
+
+
+def settle(
+    *, arrangement: Mapping[str, Any], way: Mapping[str, Any], rate: float, epochs: int, seed: int, known_share: float
+) -> Result:
+    """Train one model, and read columns once, in the activations of the trained bottom model of all training records.
+
+    Ridge regression is fitted to all known records at once, and judged by all others.
+
+    Args:
+        arrangement: As for :func:`choose`.
+        way: Likewise, without a defense of the activation.
+        rate: Of Adam.
+        epochs: How many.
+        seed: Of weights, order, and of which records are known.
+        known_share: Share of the records whose columns the attacker knows.
+
+    Returns:
+        ``auc``: on the test records; ``share``: of variance that is recovered, the mean over columns that vary.
+    """
+    config = _config(arrangement, way, rate=rate, epochs=epochs, every=epochs, seed=seed, watched=False)
+    trainer = _trainer(config, arrangement, validating=False)
+    test = trainer.fit(epochs)
+    party = trainer.passives[PARTNER]
+    columns = party.data.train.columns.numeric
+    with torch.no_grad():
+        sent = party.bottom(columns)
+    order = torch.randperm(len(columns), generator=torch.Generator().manual_seed(seed))
+    count = round(known_share * len(columns))
+    known, others = order[:count], order[count:]
+    estimate = fit_ridge(sent[known], columns[known]).estimate(sent[others])
+    return {"auc": test["auc"], "share": recovered(estimate, columns[others])}
+
+
+def recovered(estimate: Tensor, truth: Tensor) -> float:
+    """Return the share of variance that estimates recover, never below 0, the mean over columns that vary."""
+    truth, varies = truth.double(), (truth != truth[0]).any(dim=0)
+    variance = truth.var(dim=0, correction=0)[varies]
+    errors = (estimate.double() - truth).square().mean(dim=0)[varies]
+    return (1.0 - errors / variance).clamp_min(0.0).mean().item()
+
+
+def describe(*, arrangement: Mapping[str, Any]) -> Result:
+    """Count records and columns, and say what either party's own columns tell of labels.
+
+    Args:
+        arrangement: As for :func:`choose`.
+
+    Returns:
+        ``train``, ``test`` and ``positives`` among the training records; ``own`` and ``partner``: encoded columns;
+        ``alone``: test AUC of the label party's own columns; ``known``: AUC of labels by the partner's columns.
+    """
+    data = _data(json.dumps(arrangement), validating=False)
+    train, held = data.active.train, data[PARTNER].train
+    assert train.labels is not None
+    return {
+        "train": train.count,
+        "test": data.active.test.count,
+        "positives": int(train.labels.sum()),
+        "own": data.active.width,
+        "partner": held.columns.numeric.shape[1],
+        "alone": alone_auc(train, data.active.test),  # None: there are no such columns
+        "known": own_columns_auc(held.columns, train.labels).auc,
+    }
+
+
+def _config(
+    arrangement: Mapping[str, Any],
+    way: Mapping[str, Any],
+    *,
+    rate: float,
+    epochs: int,
+    every: int,
+    seed: int,
+    watched: bool,
+) -> ExperimentConfig:
+    partner: dict[str, Any] = {"role": "passive", "columns": "rest"}
+    if way["penalties"]:
+        partner["penalties"] = way["penalties"]
+    written: dict[str, Any] = {
+        "name": arrangement["key"],
+        "data": arrangement["data"],
+        "parties": {"active": {"role": "active", "columns": arrangement["own"]}, PARTNER: partner},
+        "model": {"name": "mlp", "bottom": way["bottom"], "top_hidden": TOP_HIDDEN},
+        "train": {
+            "epochs": epochs,
+            "evaluate_every_epochs": every,
+            "batch_size": arrangement["batch_size"],
+            "optimizer": {"name": "adam", "lr": rate},
+            "seed": seed,
+            "noise_seed_for_experiments": seed,
+            "device": "cpu",
+        },
+        "defenses": way["defenses"],
+        "attacks": [{"name": "ridge", "known_share": share} for share in KNOWN] if watched else [],
+        "audit": watched,
+    }
+    # JSON is YAML.
+    return _with_path(parse_config(json.dumps(written), source="feature_leak"), arrangement)
+
+
+def _with_path(config: ExperimentConfig, arrangement: Mapping[str, Any]) -> ExperimentConfig:
+    file = arrangement["sample"]["file"]
+    if not file:
+        return config
+    # Where the file lies is this machine's, and in no setting.
+    return config.model_copy(update={"data": config.data.model_copy(update={"path": str(data_folder() / file)})})
+
+
+def _trainer(config: ExperimentConfig, arrangement: Mapping[str, Any], *, validating: bool) -> Trainer:
+    return Experiment(config, Workbench(_data(json.dumps(arrangement), validating=validating), {})).trainer()
+
+
+@cache
+def _data(arrangement: str, *, validating: bool) -> VerticalData:
+    """Return the chosen records; while settings are chosen, validation ones stand for test ones."""
+    chosen = json.loads(arrangement)
+    return Sample(**chosen["sample"]).of(_whole(arrangement), validating=validating)
+
+
+@cache
+def _whole(arrangement: str) -> VerticalData:
+    chosen = json.loads(arrangement)
+    plain = {"bottom": [1], "defenses": [], "penalties": []}
+    data = load_data(_config(chosen, plain, rate=1.0, epochs=1, every=1, seed=0, watched=False))
+    return _at_least(data, chosen["from_digit"]) if chosen["from_digit"] else data
+
+
+def _at_least(data: VerticalData, digit: int) -> VerticalData:
+    """Return a binary task of one with classes: is it at least so much?"""
+
+    def judged(party: PartyData) -> PartyData:
+        train, test = (
+            replace(part, labels=None if part.labels is None else (part.labels >= digit).float())
+            for part in (party.train, party.test)
+        )
+        return replace(party, train=train, test=test)
+
+    return replace(data, task="binary", classes=2, active=judged(data.active))

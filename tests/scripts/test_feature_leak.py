@@ -1,0 +1,270 @@
+"""What activations tell of columns, and what hiding them costs: the runs, what is chosen, and the committed page."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scripts.reproduce.feature_leak import __main__ as command
+from scripts.reproduce.feature_leak import arrangements, defended, runs, shapes, study, trial, verdicts, ways
+from scripts.reproduce.feature_leak.study import Choice, Measured, Row, corrected
+from scripts.reproduce.feature_leak.ways import OF_ACTIVATIONS, UNDEFENDED, Way
+from scripts.reproduce.shared import jobs
+from scripts.reproduce.shared.claims import interval
+from scripts.reproduce.shared.pages import MADE
+from scripts.reproduce.shared.settings import Settings
+from splitvfl.data.sets import DATA_FOLDER
+from splitvfl.defenses import GaussianIR
+
+TINY = arrangements.shortened(arrangements.DIGITS)
+NOISE = OF_ACTIVATIONS[8]
+KEYS = {"claim", "published", "ours", "interval", "seeds", "verdict", "why"}
+
+
+def run(auc: float, share: float, accumulated: float | None = None, labels: float = 0.9) -> dict[str, Any]:
+    reading = {"share": share, "accumulated": accumulated, "without_messages": 0.1}
+    return {"auc": auc, "labels": labels, "readings": {study.USUAL: reading}}
+
+
+def row(way: Way, validated: dict[str, Any], *found: dict[str, Any]) -> Row:
+    return Row(way, Choice(1, 0.01, 0.9), validated, found)
+
+
+def table(*rows: Row) -> Measured:
+    return Measured(TINY, {"alone": 0.7, "known": 0.6}, {one.way.label: one for one in rows})
+
+
+# Runs
+
+
+def test_a_run_reads_columns_and_labels_and_noise_hides_columns() -> None:
+    told: dict[str, Any] = {"arrangement": TINY.as_settings(), "rate": 0.01, "epochs": 2, "seed": 0}
+
+    plain, noisy = (runs.measure(way=way.as_settings(), **told) for way in (UNDEFENDED, NOISE))
+
+    assert NOISE.defenses[0]["name"] == GaussianIR.name
+    assert set(plain["readings"]) == {f"{share:g}" for share in runs.KNOWN}
+    assert study.read_of(plain) > study.read_of(noisy)
+    assert plain["auc"] > noisy["auc"] > 0.5
+    assert 0.5 < plain["labels"] <= plain["total"] <= 1.0
+    assert plain["steps"] == 2 * 5, "600 records in batches of 128"
+    assert len(plain["readings"][study.USUAL]["columns"]) <= 32
+
+
+def test_choosing_sees_validation_records_alone() -> None:
+    whole, tried = (runs._data(json.dumps(TINY.as_settings()), validating=flag) for flag in (False, True))
+
+    assert torch.equal(whole.active.train.ids, tried.active.train.ids)
+    assert not set(tried.active.test.ids.tolist()) & set(whole.active.test.ids.tolist())
+    assert not set(tried.active.test.ids.tolist()) & set(whole.active.train.ids.tolist())
+    found = runs.choose(
+        arrangement=TINY.as_settings(),
+        way=UNDEFENDED.as_settings(),
+        rate=0.01,
+        epochs=[1, 2],
+        seed=study.VALIDATION_SEED,
+    )
+    watched = runs.measure(
+        arrangement=TINY.as_settings(),
+        way=UNDEFENDED.as_settings(),
+        rate=0.01,
+        epochs=2,
+        seed=study.VALIDATION_SEED,
+        validating=True,
+    )
+    assert found["aucs"]["2"] == watched["auc"], "who looks on changes nothing"
+
+
+def test_digits_from_five_are_positive() -> None:
+    whole = runs._whole(json.dumps(TINY.as_settings()))
+    classes = runs._whole(json.dumps(TINY.as_settings() | {"from_digit": 0}))
+
+    assert (whole.task, classes.task) == ("binary", "multiclass")
+    assert whole.active.train.labels is not None
+    assert classes.active.train.labels is not None
+    assert whole.active.train.labels.tolist() == [float(digit >= 5) for digit in classes.active.train.labels.tolist()]
+
+
+def test_of_a_linear_map_one_fit_recovers_all() -> None:
+    truth = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+    truth[:, 2] = 1.0
+
+    assert runs.recovered(truth, truth) == 1.0
+    assert runs.recovered(truth.mean(dim=0).expand_as(truth), truth) == pytest.approx(0.0, abs=1e-6)
+    assert runs.recovered(-truth, truth) == 0.0
+
+
+def test_after_training_a_wider_cut_is_read_better() -> None:
+    told: dict[str, Any] = {
+        "arrangement": arrangements.shortened(arrangements.TRIAL).as_settings(),
+        "rate": 0.01,
+        "epochs": 1,
+        "seed": 0,
+        "known_share": 0.5,
+    }
+
+    wide, narrow = (runs.settle(way=ways.shaped(1, width).as_settings(), **told)["share"] for width in (64, 4))
+
+    assert wide > narrow + 0.2
+
+
+# Ways
+
+
+def test_every_family_has_three_strengths() -> None:
+    families = [way.family for way in OF_ACTIVATIONS]
+
+    assert {families.count(family) for family in families} == {3}
+    assert tuple(dict.fromkeys(families)) == verdicts.FAMILIES
+
+
+def test_ways_that_are_alike_share_their_runs() -> None:
+    narrower = next(way for way in OF_ACTIVATIONS if way.label == "cut of width 16")
+
+    assert narrower.as_settings() == ways.shaped(2, 16).as_settings()
+    assert UNDEFENDED.as_settings() == ways.shaped(2, 64).as_settings()
+    assert len({way.key for way in defended.WAYS}) == len(defended.WAYS)
+
+
+# Choosing and comparing
+
+
+def test_the_best_validation_auc_is_chosen_and_of_equals_the_cheapest() -> None:
+    assert Choice.of({0.1: {"1": 0.7, "2": 0.8}, 0.2: {"1": 0.8, "2": math.nan}}) == Choice(1, 0.2, 0.8)
+
+
+def test_read_is_the_larger_figure_and_nan_where_there_is_none() -> None:
+    assert study.read_of(run(0.9, 0.3, 0.4)) == 0.4
+    assert study.read_of(run(0.9, 0.3)) == 0.3
+    assert math.isnan(study.read_of(run(0.9, 0.3), "0.01"))
+
+
+def test_what_is_read_least_at_little_cost_is_chosen_by_validation_alone() -> None:
+    weak, middle, strong = (way for way in OF_ACTIVATIONS if way.family == "gaussian-ir")
+    found = table(
+        row(UNDEFENDED, run(0.90, 0.8), run(0.5, 0.0)),
+        row(weak, run(0.90, 0.7), run(0.9, 0.1)),
+        row(middle, run(0.895, 0.4), run(0.1, 0.9)),
+        row(strong, run(0.80, 0.0), run(0.9, 0.0)),
+    )
+
+    picked = verdicts.chosen(found, "gaussian-ir")
+
+    assert picked is not None
+    assert picked.way == middle
+    assert verdicts.best(found) == picked
+    assert verdicts.chosen(found, "later cut") is None
+    assert [one.way for one in verdicts.usual(found)] == [UNDEFENDED, middle]
+
+
+def test_intervals_are_wider_for_more_comparisons() -> None:
+    values = [0.1, 0.2, 0.4]
+    plain, wide = corrected(values, 1), corrected(values, 50)
+
+    assert plain == interval(values)
+    assert plain is not None
+    assert wide is not None
+    # Bonferroni: 1 − .025 / 50 of Student's t with two degrees of freedom is 31.599, .975 of it 4.303.
+    assert (wide[1] - wide[0]) / (plain[1] - plain[0]) == pytest.approx(31.599 / 4.303, rel=1e-3)
+    assert corrected([0.1], 1) is None
+    assert corrected([0.1, math.nan], 1) is None
+
+
+def test_a_difference_counts_where_its_whole_interval_is_on_one_side() -> None:
+    clear = verdicts.Compared.of([0.1, 0.1001, 0.1], [0.9, 0.9, 0.9])
+    unclear = verdicts.Compared.of([0.1, 0.5, 0.9], [0.9, 0.9, 0.9])
+
+    assert (clear.side, clear.shown) == ("less", "**−.800**")
+    assert (unclear.side, unclear.shown) == ("", "−.400")
+
+
+# The command
+
+
+def test_the_command_writes_claims_cells_and_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DATA_FOLDER, str(tmp_path))  # which has no data
+    monkeypatch.setattr(jobs, "code_of", lambda work: "1")  # finding the code that a cell depends on takes seconds
+    monkeypatch.setattr(study, "ARRANGEMENTS", (replace(arrangements.DIGITS, key="one"),))
+    few = (UNDEFENDED, NOISE, ways.OF_GRADIENTS[0])
+    monkeypatch.setattr(defended, "WAYS", few)
+    monkeypatch.setattr(shapes, "SHAPES", tuple(ways.shaped(depth, width) for depth in (1, 2) for width in (64, 4)))
+    monkeypatch.setattr(trial, "DEPTHS", (2,))
+
+    assert command.main(["--quick", "--out", str(tmp_path)]) == 0
+
+    results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert all(set(claim) == KEYS for claim in results["claims"])
+    assert {claim["seeds"] for claim in results["claims"]} <= {1, 2}
+    assert sum("our trial" in claim["claim"] for claim in results["claims"]) == len(trial.FOUND)
+    assert sum("lets more of the columns be read" in claim["claim"] for claim in results["claims"]) == 1
+    page = (tmp_path / "feature-leak.md").read_text(encoding="utf-8")
+    assert f"| {NOISE.label} | 2, 0.01 |" in page
+    assert "| digits | 600 | 200 | 200 | 49.0 % | 32 / 32 | 128 | 2; 0.01 | 2 |" in page
+    assert "Neither of the two data sets is at hand." in page
+    assert "quick run on little data" in page
+    assert (tmp_path / "figures" / "feature-leak-cost.svg").read_text(encoding="utf-8").startswith("<?xml")
+    assert (tmp_path / "cells" / "feature-leak.jsonl.gz").is_file()
+
+
+def test_data_that_are_not_there_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DATA_FOLDER, str(tmp_path))
+    settings = Settings(out=tmp_path, say=lambda line: None)
+
+    assert [one.key for one in study.at_hand(settings)] == ["digits"]
+    assert list(settings.missing) == ["bank marketing", "credit default", "Criteo sample"]
+
+
+# The committed page
+
+
+@pytest.fixture(scope="module")
+def remade(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the command makes of the published cells, without any run."""
+    out = tmp_path_factory.mktemp("remade")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "code_of", lambda work: "of today")
+        patch.setattr(Settings, "has", lambda self, title, path: True)
+        cells = checkout / "docs" / "results" / "cells" / "feature-leak.jsonl.gz"
+        assert command.main(["--out", str(out), "--keep-stale", "--begin-with", str(cells)]) == 0
+    return out
+
+
+def test_the_page_and_its_figures_are_those_of_the_published_cells(checkout: Path, remade: Path) -> None:
+    results = checkout / "docs" / "results"
+    committed, made = ((folder / "feature-leak.md").read_text("utf-8") for folder in (results, remade))
+
+    assert made.partition(f"\n## {MADE}\n")[0] == committed.partition(f"\n## {MADE}\n")[0]
+    for figure in (remade / "figures").iterdir():
+        assert figure.name in {path.name for path in (results / "figures").iterdir()}
+
+
+def test_the_claims_of_the_page_are_those_of_the_results(checkout: Path, remade: Path) -> None:
+    page = (checkout / "docs" / "results" / "feature-leak.md").read_text("utf-8")
+    claims = json.loads((remade / "results.json").read_text("utf-8"))["claims"]
+
+    assert len(claims) > 40
+    for claim in claims:
+        assert f"| {claim['claim']} |" in page
+        bound = re.search(r"the whole interval (below 0|above 0|above −\.01)", claim["why"])
+        if bound and claim["interval"]:
+            low, high = claim["interval"]
+            holds = {"below 0": high < 0, "above 0": low > 0, "above −.01": low > -0.01}[bound[1]]
+            assert (claim["verdict"] == "reproduces") == holds, claim
+
+
+def test_the_page_is_of_a_whole_run_with_five_seeds(checkout: Path) -> None:
+    page = (checkout / "docs" / "results" / "feature-leak.md").read_text("utf-8")
+
+    assert "quick run" not in page
+    assert "Without these parts" not in page
+    assert "**Without rows of" not in page
+    for one in arrangements.ARRANGEMENTS:
+        (line,) = (line for line in page.splitlines() if line.startswith(f"| {one.title} | ") and " / " in line)
+        assert line.endswith("| 5 |")
