@@ -58,9 +58,9 @@ def _advised(found: Measured, picked: Row | None) -> str:
     surely = "shown" if read.side == "less" else "not shown"
     return (
         f"Of what cost at most {shown(CHEAP, 2)} of the AUC on validation records, {picked.way.label} was read least: "
-        f"it is the first to try. On the test records the AUC is {shown_mean(picked.aucs)}, {signed(cost.middle)} to no "
-        f"defense ({cost.shown_ends}), and {_read(picked)} is read, {signed(read.middle)} ({read.shown_ends}; that it "
-        f"is less is {surely}). Who knows 20 % of the records reads {shown_mean(picked.read(_MANY))}."
+        f"it is the first to try. On the test records the AUC is {shown_mean(picked.aucs)}, {signed(cost.middle)} to "
+        f"no defense ({cost.shown_ends}), and {_read(picked)} is read, {signed(read.middle)} ({read.shown_ends}; that "
+        f"it is less is {surely}). Who knows 20 % of the records reads {shown_mean(picked.read(_MANY))}."
     )
 
 
