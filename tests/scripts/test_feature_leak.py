@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from scripts.reproduce.feature_leak import __main__ as command
-from scripts.reproduce.feature_leak import arrangements, defended, runs, shapes, study, trial, verdicts, ways
+from scripts.reproduce.feature_leak import arrangements, defended, pooled, runs, shapes, study, trial, verdicts, ways
+from scripts.reproduce.feature_leak.bounded_ridge import BoundedRidge
 from scripts.reproduce.feature_leak.study import Choice, Measured, Row, corrected
 from scripts.reproduce.feature_leak.ways import OF_ACTIVATIONS, UNDEFENDED, Way
 from scripts.reproduce.shared import jobs
@@ -22,6 +23,7 @@ from scripts.reproduce.shared.pages import MADE
 from scripts.reproduce.shared.settings import Settings
 from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.defenses import GaussianIR
+from splitvfl.hooks import Auxiliary, View, call_attack
 
 TINY = arrangements.shortened(arrangements.DIGITS)
 NOISE = OF_ACTIVATIONS[8]
@@ -115,6 +117,48 @@ def test_after_training_a_wider_cut_is_read_better() -> None:
     assert wide > narrow + 0.2
 
 
+def test_variance_that_is_added_up_counts_wide_columns_most() -> None:
+    truth = torch.tensor([[10.0, 1.0], [-10.0, -1.0]])
+
+    assert pooled.pooled(torch.stack([truth[:, 0], torch.zeros(2)], dim=1), truth) == pytest.approx(100 / 101)
+    assert pooled.pooled(torch.zeros_like(truth), truth) == pytest.approx(0.0)
+    assert pooled.pooled(truth, truth) == 1.0
+
+
+def test_a_bounded_reader_answers_nothing_beyond_what_it_knows() -> None:
+    """Of activations far from all known ones a line goes anywhere."""
+    columns = torch.tensor([[0.0, 5.0], [1.0, 3.0], [2.0, 1.0]])
+    nobody = Auxiliary(torch.zeros(0, 1), torch.zeros(0, 2), torch.arange(0))
+    view = View(
+        party="bank",
+        step=0,
+        ids=torch.arange(3, 6),
+        received_activation=torch.tensor([[-1e6], [1.0], [1e6]]),
+        auxiliary=Auxiliary(torch.tensor([[0.0], [1.0], [2.0]]), columns, torch.arange(3)),
+        earlier_auxiliary=nobody,
+    )
+
+    estimate = call_attack(BoundedRidge(known_share=0.5), view)
+
+    torch.testing.assert_close(estimate, columns, atol=0.01, rtol=0, check_dtype=False)
+
+
+def test_a_bounded_reader_sees_the_run_that_ridge_sees() -> None:
+    told: dict[str, Any] = {
+        "arrangement": TINY.as_settings(),
+        "way": UNDEFENDED.as_settings(),
+        "rate": 0.01,
+        "epochs": 2,
+        "seed": 0,
+    }
+
+    plain, within = runs.measure(**told), runs.measure_bounded(**told, known_share=0.05)
+
+    assert within["auc"] == plain["auc"]
+    assert within["readings"]["0.05"]["records"] == plain["readings"]["0.05"]["records"]
+    assert study.read_of(within) > study.read_of(plain)
+
+
 # Ways
 
 
@@ -196,14 +240,16 @@ def test_the_command_writes_claims_cells_and_a_page(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(defended, "WAYS", few)
     monkeypatch.setattr(shapes, "SHAPES", tuple(ways.shaped(depth, width) for depth in (1, 2) for width in (64, 4)))
     monkeypatch.setattr(trial, "DEPTHS", (2,))
+    monkeypatch.setattr(trial, "FOUND", {16: 0.57})
+    monkeypatch.setattr("scripts.reproduce.feature_leak.pooled._EPOCHS", 1)
 
     assert command.main(["--quick", "--out", str(tmp_path)]) == 0
 
     results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
     assert all(set(claim) == KEYS for claim in results["claims"])
     assert {claim["seeds"] for claim in results["claims"]} <= {1, 2}
-    assert sum("our trial" in claim["claim"] for claim in results["claims"]) == len(trial.FOUND)
-    assert sum("lets more of the columns be read" in claim["claim"] for claim in results["claims"]) == 1
+    assert sum("our trial" in claim["claim"] for claim in results["claims"]) == 2 * len(trial.FOUND)
+    assert sum("lets more of the columns be read" in claim["claim"] for claim in results["claims"]) == 2
     page = (tmp_path / "feature-leak.md").read_text(encoding="utf-8")
     assert f"| {NOISE.label} | 2, 0.01 |" in page
     assert "| digits | 600 | 200 | 200 | 49.0 % | 32 / 32 | 128 | 2; 0.01 | 2 |" in page

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from scripts.reproduce.feature_leak import verdicts
+from scripts.reproduce.feature_leak.bounded import Bounded, bounded
 from scripts.reproduce.feature_leak.defended import all_measured
-from scripts.reproduce.feature_leak.study import Measured, Row
+from scripts.reproduce.feature_leak.study import Measured, Row, less
 from scripts.reproduce.feature_leak.verdicts import CHEAP, best
 from scripts.reproduce.feature_leak.ways import OF_ACTIVATIONS, UNDEFENDED
-from scripts.reproduce.shared.claims import mean, shown, shown_mean
+from scripts.reproduce.shared.claims import mean, shown, shown_mean, signed
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
 
@@ -23,13 +24,14 @@ _MANY = "0.2"
 def sections(settings: Settings) -> list[Section]:
     """Return the section."""
     found = {one.arrangement.key: one for one in all_measured(settings)}
-    told = [_told(who, found[key]) for key, who in WHO.items() if key in found]
+    told = [_told(who, bounded(found[key], settings)) for key, who in WHO.items() if key in found]
     body = "\n\n".join(told) or "Neither of the two data sets is at hand."
     return [Section(title="What follows for a bank and for an advertiser", body=body)]
 
 
-def _told(who: str, found: Measured) -> str:
+def _told(who: str, one: Bounded) -> str:
     """Return what follows for one party, each sentence of a row."""
+    found = one.found
     bare, picked = found.rows[UNDEFENDED.label], best(found)
     lines = [
         f"**{who}** ({found.arrangement.title}).",
@@ -37,6 +39,7 @@ def _told(who: str, found: Measured) -> str:
         f"columns alone give {shown(found.about['alone'])}, and tell "
         f"{shown_mean(bare.shares(figure='without_messages'))} of the partner's.",
         _advised(found, picked),
+        _within(one, picked),
         _least(found),
     ]
     return " ".join(line for line in lines if line)
@@ -52,13 +55,24 @@ def _advised(found: Measured, picked: Row | None) -> str:
             f"No defense of the activation cost at most {shown(CHEAP, 2)} of the validation AUC: none is recommended."
         )
     read, cost = verdicts.columns(found, picked), verdicts.utility(found, picked)
-    surely = "which is shown" if read.side == "less" else "which is not shown"
+    surely = "shown" if read.side == "less" else "not shown"
     return (
         f"Of what cost at most {shown(CHEAP, 2)} of the AUC on validation records, {picked.way.label} was read least: "
-        f"take it. On the test records the AUC is {shown_mean(picked.aucs)}, {read.shown.strip('*')} is read "
-        f"compared with no defense ({read.shown_ends}; {surely}), and {_read(picked)} is left. The AUC differs by "
-        f"{cost.shown.strip('*')} ({cost.shown_ends}). Who knows 20 % of the records reads "
-        f"{shown_mean(picked.read(_MANY))}."
+        f"it is the first to try. On the test records the AUC is {shown_mean(picked.aucs)}, {signed(cost.middle)} to "
+        f"no defense ({cost.shown_ends}), and {_read(picked)} is read, {signed(read.middle)} ({read.shown_ends}; that "
+        f"it is less is {surely}). Who knows 20 % of the records reads {shown_mean(picked.read(_MANY))}."
+    )
+
+
+def _within(one: Bounded, picked: Row | None) -> str:
+    """Say what the reader reads that keeps within what it knows."""
+    if picked is None:
+        return ""
+    apart, ends = one.less_none(picked)
+    return (
+        f"A reader that keeps within what it knows reads {shown_mean(one.read[UNDEFENDED.label])} without a defense "
+        f"and {shown_mean(one.read[picked.way.label])} behind this one ({signed(apart)}; that it is less is "
+        f"{'shown' if less(ends) == 'less' else 'not shown'}): count on no smaller figure."
     )
 
 

@@ -27,7 +27,8 @@ difference to no defense whose whole interval is on one side of 0, corrected for
 
 {_counted([(one, row) for one in found for row in usual(one)[1:]], "chosen defenses of activations", "labels")}
 {_counted([(one, row) for one in found for row in _labelled(one)], "defenses of labels", "columns")}
-What is in bold is shown; of the others it is not shown that nothing changes.
+What is in bold is shown; of the others it is not shown that nothing changes. Columns are those that `ridge` reads here;
+the section before has them by the reader that keeps within what it knows, where more differences are shown.
 
 {tables}
 """

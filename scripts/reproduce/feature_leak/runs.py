@@ -14,6 +14,7 @@ from torch import Tensor
 
 from scripts.reproduce.defense_table.runs import Sample
 from scripts.reproduce.feature_leak.arrangements import PARTNER
+from scripts.reproduce.feature_leak.bounded_ridge import BoundedRidge
 from scripts.reproduce.shared.jobs import Result
 from scripts.reproduce.shared.settings import data_folder
 from splitvfl.app.experiment import Experiment, Workbench
@@ -23,6 +24,7 @@ from splitvfl.data.columns import PartyData, VerticalData
 from splitvfl.leakage.column_reading import ColumnReading
 from splitvfl.leakage.own_columns import alone_auc, own_columns_auc
 from splitvfl.leakage.ridge import fit_ridge
+from splitvfl.run.column_seats import ColumnSeats
 from splitvfl.run.trainer import Trainer
 from splitvfl.run.training import Status
 
@@ -95,6 +97,43 @@ def measure(
         "total": math.nan if labels.total is None else labels.total,
         "steps": trainer.step,
     }
+
+
+def measure_bounded(
+    *,
+    arrangement: Mapping[str, Any],
+    way: Mapping[str, Any],
+    rate: float,
+    epochs: int,
+    seed: int,
+    known_share: float,
+) -> Result:
+    """Train one model while columns are read by the reader whose estimates stay within what it knows.
+
+    Args:
+        arrangement: As for :func:`choose`.
+        way: Likewise.
+        rate: Of Adam.
+        epochs: How many.
+        seed: Of weights, order, noise, and of which records are known: the same as in :func:`measure`.
+        known_share: Share of the records whose columns the attacker knows.
+
+    Returns:
+        ``auc``: on the test records; ``readings``: by known share, as of :func:`measure`.
+    """
+    config = _config(arrangement, way, rate=rate, epochs=epochs, every=epochs, seed=seed, watched=False)
+    trainer = _trainer(config, arrangement, validating=False)
+    seats = ColumnSeats(
+        trainer.active,
+        trainer.passives,
+        [BoundedRidge(known_share=known_share)],
+        watch=trainer.watch,
+        exchange=trainer.exchange,
+        batches=trainer.batches,
+        seed=seed,
+    )
+    test = trainer.fit(epochs)
+    return {"auc": test["auc"], "readings": {f"{one.known_share:g}": _read(one) for one in seats.readings(PARTNER)}}
 
 
 def _read(reading: ColumnReading) -> dict[str, Any]:
