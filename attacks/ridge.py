@@ -93,7 +93,7 @@ class RidgeAttack:
             off = torch.stack([one.left_out[: len(known.ids)].square().mean(dim=0) for one in (own, more)])
             self._off = off if self._off is None else _KEPT * self._off.to(off) + off
             estimate = torch.where(self._off[1] < self._off[0], more.estimate(view.received_activation), estimate)
-        self._latest = Auxiliary(*(part[: self._memory] for part in latest))
+        self._latest = Auxiliary(*(part[: self._memory].clone() for part in latest))
         return estimate
 
     def _with(self, known: Auxiliary, earlier: Auxiliary | None) -> Auxiliary:

@@ -358,6 +358,8 @@ def test_compare_cuts_a_model_elsewhere_and_makes_the_cut_wider_and_narrower(
         assert expected in capsys.readouterr().err
     assert main([*words, "model=logistic-regression", "--cuts", "1"]) == 2
     assert "does not say how it is cut elsewhere" in capsys.readouterr().err
+    assert main([*words, "model=logistic-regression", "--widths", "4"]) == 2
+    assert "the width of the cut follows from the task" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

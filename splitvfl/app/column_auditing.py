@@ -1,7 +1,7 @@
 """The readers by which a passive party finds out, alone, what the label party could read in what it sends.
 
 While it trains one reader is enough to see how that moves, and must cost little. When it has trained, the party can
-compute what it would send of an epoch with its finished model, and send none of it: there all readers are run that
+compute what it would send with its finished model, and send none of it: there all readers are run that
 could find more, as what they take is paid once.
 """
 
@@ -34,9 +34,8 @@ _KNOWS_AT_MOST: Final = 0.5
 
 # Records of the messages that are read, at least, where there are as many; and messages.
 _RECORDS, _MESSAGES = 4_000, 20
-
-# A model that stands still sends the same in every epoch: nothing is to be had of several.
-_OF_A_FINISHED_MODEL: Final = (RidgeAttack, InverseNetworkAttack, WhiteBoxInversionAttack)
+# By how many a reader is judged that is asked for few of each message, about.
+_ASKED: Final = 1_000
 
 
 def live_readers(config: ExperimentConfig, assembly: Assembly) -> list[Attack]:
@@ -52,8 +51,20 @@ def live_readers(config: ExperimentConfig, assembly: Assembly) -> list[Attack]:
 
 def thorough_readers(assembly: Assembly, party: PassiveParty) -> list[Attack]:
     """Return new attacks that read what a party would send with a model that stands still."""
-    wanted, known = readers_to_run(party.data), _known(assembly)
-    return [make(known_share=known) for make in _OF_A_FINISHED_MODEL if make.name in wanted]
+    known = _known(assembly)
+    # Of each message so many that all together are judged by enough.
+    asked = -(-_ASKED // max(1, min(_messages(assembly), party.data.train.count // assembly.batch_size)))
+    made: list[Attack] = [
+        RidgeAttack(known_share=known),
+        InverseNetworkAttack(known_share=known),
+        WhiteBoxInversionAttack(known_share=known, records=asked),
+    ]
+    wanted = readers_to_run(party.data)
+    return [one for one in made if hook_name(one) in wanted]
+
+
+def _messages(assembly: Assembly) -> int:
+    return max(_MESSAGES, -(-_RECORDS // assembly.batch_size))
 
 
 def _known(assembly: Assembly) -> float:
@@ -64,9 +75,10 @@ def _known(assembly: Assembly) -> float:
 def read_again(
     config: ExperimentConfig, assembly: Assembly, party: PassiveParty, readers: Sequence[Attack]
 ) -> tuple[list[ColumnReading], dict[str, str]]:
-    """Return what attacks read of an epoch's messages, computed by a party with its model as it is, and sent to nobody.
+    """Return what attacks read of messages that a party computes with its model as it is, and sends to nobody.
 
-    Messages are those of training, without dropout: in its order, behind its defenses, which draw noise of their own.
+    They are the first messages of an epoch, 4 000 records or 20 messages, whichever is more: in the order of training,
+    in evaluation mode, behind its defenses, which draw noise of their own.
 
     Args:
         config: The party's file.
@@ -87,19 +99,18 @@ def read_again(
         held_out_every=None if stopping is None else stopping.validation_every,
     )
     seen, party.sent_to = party.sent_to, []
-    read_own_columns(
-        party,
-        readers,
-        watch,
-        active=config.active,
-        exchange=assembly.exchange,
-        batches=batches,
-        seed=config.train.seed,
-        every_message=True,
-    )
-    messages = max(_MESSAGES, -(-_RECORDS // assembly.batch_size))
     try:
-        for step, rows in enumerate(islice(iter(batches.epoch(0)), messages)):
+        read_own_columns(
+            party,
+            readers,
+            watch,
+            active=config.active,
+            exchange=assembly.exchange,
+            batches=batches,
+            seed=config.train.seed,
+            every_message=True,
+        )
+        for step, rows in enumerate(islice(iter(batches.epoch(0)), _messages(assembly))):
             batch = party.train_batch(rows)
             with party.evaluating(), torch.no_grad():  # a layer that counts what passes is not to count this
                 activation = party.activate(batch)

@@ -483,6 +483,11 @@ def cut_otherwise(
         there = load(_as_overrides(options))
         for width in widths:
             wide = {} if width is None else dict(there.model.recipe.options_for_width(width))
+            if width is not None and not wide:
+                raise ConfigError(
+                    f"--widths: of {config.model.name} the width of the cut follows from the task, and cannot be "
+                    f"{width}; leave it out"
+                )
             named = (f"{what} {number}" for what, number in (("cut", cut), ("width", width)) if number is not None)
             found[", ".join(named)] = load([*_as_overrides(options), *_as_overrides(wide)])
     return found

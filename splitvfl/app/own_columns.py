@@ -5,7 +5,6 @@ from __future__ import annotations
 from splitvfl.app.assembly import Assembly
 from splitvfl.app.column_auditing import read_again, thorough_readers
 from splitvfl.config.sections import ExperimentConfig
-from splitvfl.errors import SplitVFLError
 from splitvfl.hooks import reads_activations, target_of
 from splitvfl.leakage.column_reading import ColumnReading
 from splitvfl.leakage.judging import task_name
@@ -75,8 +74,8 @@ def _read_finished(
     """Return what is read of messages of the finished model; a failure is told, as nothing is to be lost by it now."""
     try:
         return read_again(config, assembly, party, thorough_readers(assembly, party))
-    except SplitVFLError as error:
-        return [], {"readers of the finished model": str(error)}
+    except Exception as error:  # whatever it is, the run is over, and its figures are not to be lost
+        return [], {"readers of the finished model": f"{type(error).__name__}: {error}"}
 
 
 def _label_party(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -> LabelParty:

@@ -33,6 +33,7 @@ from splitvfl.hooks import (
     needs_of,
 )
 from splitvfl.leakage.features import run_feature_attack
+from splitvfl.learning.randomness import PartyRandom
 
 TOLD: Final = 0.5
 """A column is told when more than this share of its variance is recovered."""
@@ -137,7 +138,7 @@ class ColumnReader:
     ) -> None:
         self.name, self.seconds = name or hook_name(attack), 0.0
         self._attack, self._refused, self._asked, self._spared = attack, refused, True, spared
-        self._why = ""
+        self._why, self._random = "", PartyRandom(seed)
         self._seed, self._most = seed, most_records_of(attack)
         self._bottom = bottom if "partner_bottom" in needs_of(attack) else None
         self._share = known_share_of(attack) if "auxiliary" in needs_of(attack) else 0.0
@@ -208,9 +209,11 @@ class ColumnReader:
         if (self._share and len(there) < _FEWEST) or not bool(judged.any()):
             self._unjudged += 1
             return
-        if self._when.every > 1:  # records come in random order: the first are as good as any
-            judged &= (judged.cumsum(0) <= _JUDGED) | _is_among(own, self._followed)
-        here = self._drawn(judged.nonzero().squeeze(1), step).to(ids.device)
+        places = judged.nonzero().squeeze(1)
+        if self._when.every > 1:
+            drawn = self._drawn(places, step, _JUDGED)
+            places = torch.cat([drawn, (judged & _is_among(own, self._followed)).nonzero().squeeze(1)]).unique()
+        here = self._drawn(places, step, self._most).to(ids.device)
         none = Auxiliary(*(part[:0] for part in auxiliary))
         view = View(
             party=party,
@@ -223,19 +226,22 @@ class ColumnReader:
             **({} if self._bottom is None else {"partner_bottom": self._bottom()}),
         )
         self._held = None
-        estimate, self._note = run_feature_attack(self._attack, view, columns.shape[1])
+        if ids.device.type == "cuda":
+            self._random.use_cuda()
+        with self._random:  # what an attack draws is not to change what it watches
+            estimate, self._note = run_feature_attack(self._attack, view, columns.shape[1])
         estimate = estimate.detach().double().cpu()
         truth = columns[here].double().cpu()
         for sums in (self._epoch, self._recent):
             sums.add(estimate - truth, truth - self._middle)
         self._follow(ids[here].cpu(), estimate)
 
-    def _drawn(self, others: Tensor, step: int) -> Tensor:
-        """Return the places of records that the attack is asked for: all of these, or as many as it wants of them."""
-        if self._most is None:
-            return others
-        order = torch.randperm(len(others), generator=torch.Generator().manual_seed(self._seed + step))
-        return others[order[: self._most].sort().values]
+    def _drawn(self, places: Tensor, step: int, most: int | None) -> Tensor:
+        """Return so many of these places at most, drawn anew at each step: those of a shard lie side by side."""
+        if most is None or len(places) <= most:
+            return places
+        order = torch.randperm(len(places), generator=torch.Generator().manual_seed(self._seed + step))
+        return places[order[:most].sort().values]
 
     def _follow(self, ids: Tensor, estimate: Tensor) -> None:
         if not len(self._followed):
@@ -331,15 +337,8 @@ class ColumnReader:
         errors = {name: getattr(self, f"_{name}").state() for name in ("epoch", "recent", "last")}
         counts = {"messages": self._messages, "unjudged": self._unjudged, "asked": self._asked}
         held = None if self._held is None else list(self._held)
-        return {
-            **errors,
-            **counts,
-            "sums": self._sums,
-            "times": self._times,
-            "held": held,
-            "why": self._why,
-            "attack": own,
-        }
+        kept = {"held": held, "why": self._why, "random": self._random.state_dict(), "attack": own}
+        return {**errors, **counts, "sums": self._sums, "times": self._times, **kept}
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
@@ -350,6 +349,8 @@ class ColumnReader:
         self._asked, self._messages, self._unjudged = (state[name] for name in ("asked", "messages", "unjudged"))
         if not self._asked and state.get("why"):
             self._leave_out(state["why"])
+        if "random" in state:
+            self._random.load_state_dict(state["random"])
         held = state.get("held")  # an older run called its attack with every message
         self._held = None if held is None else Auxiliary(*held)
         if state["attack"]:
@@ -399,8 +400,8 @@ class _Moments:
 def _latest(new: Auxiliary, held: Auxiliary | None) -> Auxiliary:
     """Return known records, those of the last message first, and no more than are held."""
     if held is None:
-        return Auxiliary(*(part[:_HELD] for part in new))
-    return Auxiliary(*(torch.cat([part, old])[:_HELD] for part, old in zip(new, held, strict=True)))
+        return Auxiliary(*(part[:_HELD].clone() for part in new))
+    return Auxiliary(*(torch.cat([part, old.to(part)])[:_HELD].clone() for part, old in zip(new, held, strict=True)))
 
 
 def _is_among(ids: Tensor, some: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -210,6 +211,24 @@ class Watch:
             audit.load_state_dict(state["audits"][party])
         self.worst_logged = state["worst"]
         self.label_leaks_logged = {party: LabelLeak(**found) for party, found in state["label_leaks"].items()}
+
+    def take_up_readers(self, state: Mapping[str, Any]) -> list[str]:
+        """Take back what readers of columns knew, of those that the state is of; return the names of all others.
+
+        Who only looks on is no reason why a run should not go on: where other attacks are listed than before, or one
+        keeps something else by now, it begins anew.
+        """
+        begun = []
+        for party, named in self.readers.items():
+            kept = state["readers"].get(party, {})
+            for name, reader in named.items():
+                fresh = copy.deepcopy(reader.state_dict())
+                try:
+                    reader.load_state_dict(kept[name])
+                except (KeyError, ValueError, TypeError, RuntimeError, AttributeError):
+                    reader.load_state_dict(fresh)
+                    begun.append(name)
+        return begun
 
 
 def _audited(party: str, audit: MessageAudit, *, epoch_ends: bool) -> dict[str, float]:

@@ -559,4 +559,6 @@ class PassiveRun(PartyRun[PassiveParty]):
     def _take_back(self, parts: Mapping[str, Mapping[str, Any]]) -> None:
         super()._take_back(parts)
         if "watch" in parts["run"]:  # an older run watched nothing here
-            self.watch.load_state_dict(parts["run"]["watch"])
+            begun = self.watch.take_up_readers(parts["run"]["watch"])
+            if begun and self.step:
+                self.notify(f"{', '.join(begun)} at {self.name}: not in the checkpoint; it reads from here on")

@@ -292,3 +292,39 @@ def test_an_attack_that_fails_ends_no_run_of_a_party_that_reads_itself_and_says_
     assert resumed.unavailable == watch.unavailable
     with pytest.raises(HookError, match="singular"):
         small_trainer(attacks=[Failing()]).fit(1)
+
+
+def test_what_an_attack_draws_changes_nothing_that_it_watches() -> None:
+    class Drawing(RidgeAttack):
+        def __call__(self, view: Any, /) -> Any:
+            return super().__call__(view) + 0.0 * torch.randn(1)
+
+    alone, watched = (small_trainer(attacks=attacks, dropout=0.5) for attacks in ([], [Drawing(known_share=0.3)]))
+    for one in (alone, watched):
+        one.fit(2)
+    assert watched.column_readings("telecom")
+    assert same(weights(alone), weights(watched))
+
+
+def test_a_run_goes_on_whatever_readers_its_checkpoint_is_of() -> None:
+    """Who is in it goes on; who is not, or keeps something else by now, begins anew, and who is gone is gone."""
+    party, batches = small_trainer(attacks=[]).passives["telecom"], Batches(48, 16, seed=0)
+
+    def watched(*attacks: Any) -> Watch:
+        found = Watch(["telecom"])
+        read_own_columns(party, attacks, found, active="bank", exchange=Split(), batches=batches, seed=0)
+        return found
+
+    before = watched(RidgeAttack(known_share=0.3), InverseNetworkAttack(known_share=0.3))
+    for step, rows in enumerate(batches.epoch(0)):
+        batch = party.train_batch(rows)
+        party.send_to_watchers(party.activate(batch).detach(), batch, step)
+    party.sent_to.clear()
+    state = before.state_dict()
+    state["readers"]["telecom"]["inverse-network"].pop("sums")
+    after = watched(RidgeAttack(known_share=0.3), InverseNetworkAttack(known_share=0.3), StackedRidgeAttack())
+    assert after.take_up_readers(state) == ["inverse-network", "stacked-ridge"]
+    readers = after.readers["telecom"]
+    assert readers["ridge"].reading() == before.readers["telecom"]["ridge"].reading()
+    assert readers["inverse-network"].reading() is None
+    assert watched().take_up_readers(state) == []
