@@ -47,7 +47,7 @@ class Forked:
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
-        self._lines: deque[str] = deque(maxlen=12)
+        self._lines: deque[str] = deque(maxlen=100)  # a run that ends well says half a page
         self._held = os.open(said, os.O_RDWR)  # so that reading begins without waiting for a writer
         self._reader = threading.Thread(target=self._read, args=(said,), daemon=True)
         self._reader.start()
