@@ -178,7 +178,8 @@ def _dial_once(
     except LinkError:
         stream.end("nobody was greeted")
         hang_up()
-        if stream.over.is_set() and call.code() is grpc.StatusCode.UNIMPLEMENTED:
+        # Whoever reads may hear of the end before the call itself is told over.
+        if stream.over.wait(times.probe_s) and call.code() is grpc.StatusCode.UNIMPLEMENTED:
             raise ProtocolError(f"whoever listens at {address} does not speak splitvfl's protocol") from None
         raise
     except BaseException as error:
