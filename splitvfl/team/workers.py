@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 # They are documented there, and not marked as exported; but for the last, which is the one way to a group's store.
-from torch.distributed import DistError, PrefixStore  # type: ignore[attr-defined]
+from torch.distributed import DistError, PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import _get_default_store
 
 from splitvfl.errors import ConfigError, TeamError
@@ -98,7 +98,9 @@ class Workers(Team):
             ) from error
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         # The one way to reach a worker that is not at an operation. By the group: its numbers start anew in each.
-        self._called_at = PrefixStore(f"splitvfl called at {self._group.group_name}", _get_default_store())
+        self._called_at: Store | None = PrefixStore(
+            f"splitvfl called at {self._group.group_name}", _get_default_store()
+        )
         self._operations, self._notes = 0, [0] * self.size
         self._stop_asked = False
         self._gone = ""
@@ -124,6 +126,7 @@ class Workers(Team):
 
     def close(self) -> None:
         """Leave the process group, if it was made here."""
+        self._called_at = None  # else its store would outlive it, and who comes back would find it
         if self._ours and dist.is_initialized():
             dist.destroy_process_group()
 
@@ -199,6 +202,8 @@ class Workers(Team):
 
     def is_refusing(self) -> bool:
         """Return whether a worker waits for this one in vain: asked of the store by which they joined."""
+        if self._called_at is None:
+            return False
         try:
             return self._called_at.check([str(self._operations)])
         except DistError:  # gone with who kept it: a worker, or what started them
@@ -206,8 +211,9 @@ class Workers(Team):
 
     def _call(self) -> None:
         """Call the others to the operation that they come to next."""
-        with suppress(DistError):  # gone with who kept it: the operation will say so
-            self._called_at.set(str(self._operations), "")
+        if self._called_at is not None:
+            with suppress(DistError):  # gone with who kept it: the operation will say so
+                self._called_at.set(str(self._operations), "")
 
     # --- in step
 
