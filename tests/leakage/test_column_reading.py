@@ -196,6 +196,22 @@ def test_a_sampled_attack_is_called_the_less_often_the_larger_messages_are(
         assert {step // steps for step in called} == {0, 1, 2}, "in every epoch"
 
 
+def test_records_that_judge_a_sampled_attack_are_from_all_of_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where records lie in shards, a message has those of the first shard first."""
+    for name, value in (("_CALLED", 5), ("_JUDGED", 4), ("_FEWEST", 0), ("_FOLLOWED", 0)):
+        monkeypatch.setattr(column_reading, name, value)
+    attack = Sampled()
+    one = reader(attack, epoch_steps=3)
+    order = torch.arange(RECORDS).split(BATCH)
+    for step in range(60):
+        shown(one, order[step % 3], step)
+    place = {int(number): row % BATCH for row, number in enumerate(TRAIN.ids)}
+    places = [place[number] for view in attack.views for number in view.ids.tolist()]
+    assert all(len(view.ids) == 4 for view in attack.views)
+    # Uniform on 20 places less those known: the mean of 80 is off by .65, and of the first four it would be below 3.
+    assert abs(sum(places) / len(places) - 9.5) < 4
+
+
 def test_a_sampled_attack_gets_known_records_of_the_messages_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its calls are 3 steps apart; 10 known records are held, which are those of two messages or three."""
     for name, value in (("_CALLED", 2), ("_HELD", 10), ("_JUDGED", 1)):
