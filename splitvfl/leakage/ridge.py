@@ -13,6 +13,8 @@ from splitvfl.errors import ArgumentError
 # leave out equally well it is taken.
 _PENALTIES = tuple(10.0**power for power in range(3, -7, -1))
 _TIE = 1e-9
+# How far estimates may go beyond known values where that was better, in units of their range: no further than it takes.
+_BEYOND = 0.5
 
 
 # Singular values this much smaller than the largest count as zeros: their squares are rounding.
@@ -28,6 +30,8 @@ class Ridge(NamedTuple):
         intercept: Mean of the targets, ``(d,)``.
         penalty: Which penalty each target has, ``(d,)``, in units of the mean square of the singular values.
         left_out: What each record's estimate is off by when it is left out, ``(m, d)``.
+        low: Below this no estimate goes, ``(d,)``.
+        high: Above this, likewise.
     """
 
     centre: Tensor
@@ -35,10 +39,13 @@ class Ridge(NamedTuple):
     intercept: Tensor
     penalty: Tensor
     left_out: Tensor
+    low: Tensor
+    high: Tensor
 
     def estimate(self, inputs: Tensor) -> Tensor:
         """Return estimates of the targets, ``(n, d)``, float64."""
-        return (inputs.double() - self.centre) @ self.weight + self.intercept
+        line = (inputs.double() - self.centre) @ self.weight + self.intercept
+        return line.clamp(self.low, self.high)
 
 
 def fit_ridge(inputs: Tensor, targets: Tensor) -> Ridge:
@@ -47,6 +54,11 @@ def fit_ridge(inputs: Tensor, targets: Tensor) -> Ridge:
     Inputs are taken in units of their standard deviations: one that is sent in large numbers would hide the others.
     With inputs centred and ``U S Vᵀ`` their singular value decomposition, the prediction for a record that is left out
     follows without another fit: ``e_i / (1 − h_i)``, e the residual and ``h_i = 1/m + Σ_j U_ij² s_j² / (s_j² + λ)``.
+
+    Of inputs far from all known ones a line goes anywhere, and a few of these would hide in a mean square what all
+    others tell. So estimates of a target stay within its known values; or, where records that are left out say that
+    going beyond those of the others was better, within these and half their range on either side. Where targets are
+    linear in the inputs it was: the outermost is such a record.
 
     Args:
         inputs: ``(m, w)``, m >= 2.
@@ -74,7 +86,28 @@ def fit_ridge(inputs: Tensor, targets: Tensor) -> Ridge:
     best = (errors <= errors.amin(dim=0) * (1 + _TIE)).int().argmax(dim=0)
     shrink = shrinks[best].T  # (r, d)
     weight = right @ (shrink * along / squares.sqrt()[:, None]) / scale[:, None]
-    return Ridge(centre, weight, intercept, penalties[best], _left_out(left, along, seen, shrink))
+    left_out, beyond = _kept_within(targets, _left_out(left, along, seen, shrink))
+    low, high = targets.aminmax(dim=0)
+    further = _BEYOND * beyond * (high - low)
+    return Ridge(centre, weight, intercept, penalties[best], left_out, low - further, high + further)
+
+
+def _kept_within(targets: Tensor, left_out: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what estimates are off by that stay within the others' targets where that is no worse.
+
+    Args:
+        targets: ``(m, d)``.
+        left_out: What each is off by when it is left out, wherever it goes, ``(m, d)``.
+
+    Returns:
+        What each is off by, ``(m, d)``, and of which targets estimates may go beyond, ``(d,)``.
+    """
+    lowest, highest = (targets.topk(2, dim=0, largest=largest).values for largest in (False, True))
+    low = torch.where(targets == lowest[0], lowest[1], lowest[0])
+    high = torch.where(targets == highest[0], highest[1], highest[0])
+    within = targets - (targets - left_out).clamp(low, high)
+    beyond = left_out.square().mean(dim=0) * (1 + _TIE) < within.square().mean(dim=0)
+    return torch.where(beyond, left_out, within), beyond
 
 
 def _decomposed(centred: Tensor) -> tuple[Tensor, Tensor, Tensor]:
