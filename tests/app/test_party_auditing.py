@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import socket
 import threading
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from splitvfl.app.party_auditing import audit_party
 from splitvfl.cli import main
 from splitvfl.config.sections import load_config
 from splitvfl.errors import ConfigError, PrivacyError
+from tests.run.parties import neighbouring_ports
 
 NOISE = "exchange: {name: split, noise: {epsilon: 4.0, delta: 0.001, radius: 1.0}}"
 HDP = f"""
@@ -55,9 +55,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     people.assign(income=random.normal(size=80)).to_csv("bank.csv", index=False)
     people[["customer"]].assign(spent=random.normal(size=80)).to_csv("shop.csv", index=False)
     Path("ranges.csv").write_text("column,lower,upper\nincome,-3,3\nspent,-3,3\n")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(neighbouring_ports(1))
     for name, own in (("bank", BANK + ADD + PLAIN), ("shop", SHOP + ROWS + PLAIN),
                       ("bank-noise", BANK + HDP), ("shop-noise", SHOP + HDP)):  # fmt: skip
         (tmp_path / f"{name}.yaml").write_text(own.replace("PORT", port))

@@ -30,6 +30,7 @@ from splitvfl.net.links import Link, Listener, Times, dial
 from splitvfl.net.tls import Identity, Plaintext
 from tests.commands import Command
 from tests.net.link_process import talk, talk_to_nobody
+from tests.run.parties import neighbouring_ports
 
 BANK = Hello("bank", "credit", "active")
 TELECOM = Hello("telecom", "credit", "passive")
@@ -166,9 +167,7 @@ def test_a_listener_that_is_another_party_or_another_program_is_refused(
 def test_who_dials_waits_for_a_listener_and_is_told_once_why(
     identities: dict[str, Identity], dial_bank: Dialler
 ) -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
+    port = neighbouring_ports(1)
     told: list[str] = []
     with pytest.raises(LinkError, match=rf"no link with bank at 127.0.0.1:{port} within 0.5 s: .*refused"):
         dial_bank(port=port, timeout=0.5, notify=told.append)
@@ -390,9 +389,7 @@ def test_ctrl_c_gets_through_while_a_message_is_awaited(folder: Path, listener: 
 
 
 def test_a_failed_call_writes_nothing_to_the_terminal(folder: Path) -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
+    port = neighbouring_ports(1)
     process = Command(["telecom", str(folder), f"127.0.0.1:{port}"], folder, program=talk_to_nobody)
     assert process.communicate(timeout=60) == ("not there\n", "")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 import time
@@ -23,6 +24,10 @@ from tests.commands import Command, Within
 SHORT_KEYS: Within = partial(short_keys, 512)
 
 
+_PORTS = range(10_000, 32_000)
+_GIVEN: set[int] = set()
+
+
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listens at now."""
     found: set[int] = set()
@@ -34,14 +39,20 @@ def free_ports(count: int) -> list[int]:
 def neighbouring_ports(count: int) -> int:
     """The first of ports that follow each other, at none of which anybody listens now.
 
-    They are below those that systems give to callers, so that nobody takes one by chance before it is used.
+    They are below those that systems give to callers, so that nobody takes one by chance before it is used. No port is
+    given twice by one process of tests, and none by two that run side by side.
     """
+    each = len(_PORTS) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    own = _PORTS[each * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) :][:each]
     while True:
-        first = secrets.choice(range(10_000, 32_000 - count))
+        first = secrets.choice(own[: each - count])
+        wanted = set(range(first, first + count))
         with ExitStack() as taken, suppress(OSError):
-            for port in range(first, first + count):
+            for port in wanted - _GIVEN:
                 taken.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return first
+            if not wanted & _GIVEN:
+                _GIVEN.update(wanted)
+                return first
 
 
 def start(root: Path, arguments: Sequence[str], folder: Path, *, within: Within = nullcontext) -> Command:

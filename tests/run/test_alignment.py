@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from splitvfl.errors import ConfigError, DataError, LinkError, SplitVFLError
 from splitvfl.exchange.psi import Aligned, Overlap, Terms
 from splitvfl.net.tls import Plaintext
 from splitvfl.run.alignment import AlignmentJob, described, peers_of, run_alignment
+from tests.run.parties import neighbouring_ports
 
 
 def people(folder: Path, name: str, first: int, last: int) -> Path:
@@ -31,19 +31,13 @@ def people(folder: Path, name: str, first: int, last: int) -> Path:
     return path
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 class Town:
     """A bank that dials, and others that listen."""
 
     def __init__(self, folder: Path, **others: tuple[int, int]) -> None:
         self.folder = folder
         self.files = {name: people(folder, name, *span) for name, span in {"bank": (0, 40), **others}.items()}
-        self.addresses = {name: f"127.0.0.1:{free_port()}" for name in others}
+        self.addresses = {name: f"127.0.0.1:{neighbouring_ports(1)}" for name in others}
 
     def job(self, name: str, **changes: Any) -> AlignmentJob:
         bank = name == "bank"
