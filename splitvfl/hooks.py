@@ -275,7 +275,8 @@ class Auxiliary(NamedTuple):
 
     Attributes:
         activation: What was received of them, ``(m, width)``.
-        columns: Their numeric columns, ``(m, d)``, as their party holds them.
+        columns: What is asked for of others, ``(m, d)``: their numeric columns, as their party holds them, and behind
+            these a column of zeros and ones for each category of its categorical fields.
         ids: Their record ids, ``(m,)``, int64.
     """
 
@@ -657,6 +658,9 @@ class Attack(Protocol):
 
     def __call__(self, view: View, /) -> Tensor:
         """Return scores ``(n,)``, higher for "more likely positive", or an estimate of features ``(n, d)``.
+
+        Of a partner's activations features are the columns that ``auxiliary`` has; of the columns of a categorical
+        field the one with the largest estimate is the category that is answered.
 
         NaN means "this record is not scored" (an attack's own reference, say): it counts as a tie, in the middle. An
         attack that means "negative" returns a number. Infinite values are an error.

@@ -4,6 +4,11 @@ An attack in the label party's seat estimates the numeric columns of every recor
 share of each column's variance that it recovers, ``1 − MSE / variance`` and never below 0, both of the same records:
 those that it is judged by. It is not judged by records whose columns it is assumed to know.
 
+Of a categorical field it estimates an indicator for each category (:mod:`splitvfl.leakage.asked_categories`), and
+answers the largest. It is judged by how many records that is right of, beside the most frequent category of the same
+records; ``(right − p) / (1 − p)``, p the share of that one and never below 0, stands in one list with shares of
+variance: both are 0 for who knows nothing of a record, and 1 for who knows all.
+
 An attack that says that it may be ``sampled`` takes no more of a step where the batch is large: it is called with one
 message of n/64 where they have n records each, at least one of every epoch, and gets what known records it needs of
 those before. Whoever is called is judged by 512 records of the message at most, and by those that are followed.
@@ -32,6 +37,8 @@ from splitvfl.hooks import (
     most_records_of,
     needs_of,
 )
+from splitvfl.leakage.asked_categories import NO_CATEGORIES, AskedCategories
+from splitvfl.leakage.categories import CategoryGroup, records_right
 from splitvfl.leakage.features import run_feature_attack
 from splitvfl.learning.randomness import PartyRandom
 
@@ -54,13 +61,18 @@ class ColumnShare:
 
     Attributes:
         column: Its name.
-        share: Share of its variance, 0 to 1, over the records of the last epoch.
+        share: Share of its variance, 0 to 1, over the records of the last epoch; of a categorical column
+            ``(right − commonest) / (1 − commonest)``, at least 0.
         accumulated: The same of each followed record's mean estimate over the run; ``None``: there is none.
+        right: Of a categorical column, share of records whose category is the one that was answered.
+        commonest: What answering the most frequent category for all of them gives.
     """
 
     column: str
     share: float
     accumulated: float | None = None
+    right: float | None = None
+    commonest: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +82,23 @@ class ColumnReading:
     Attributes:
         attack: Its name.
         known_share: Share of the training records whose columns it was assumed to know.
-        share: Share of variance recovered, the mean over columns, in the last epoch.
+        share: Share of variance recovered in the last epoch, the mean over columns; a categorical field counts as one,
+            by its own share.
         told: Number of columns of which more than half was recovered then.
         records: Number of estimates in that epoch.
-        columns: Column by column, that of which most is recovered first.
+        columns: Column by column, that of which most is recovered first; categorical fields among them.
         accumulated: Share of variance that each followed record's mean estimate over the run recovers, likewise.
         followed: Number of these records.
-        left_out: Columns without variance over the training records.
+        left_out: Columns without variance over the training records, and fields of a single category.
         without_messages: Share of variance that ridge regression on the label party's own columns recovers, from the
             same known records; ``None``: nobody looked.
         note: What it warned of.
         standing_still: Whether the model had been trained, and stood still: messages were computed again, and read when
             training was over.
         knows_model: Whether the attack is assumed to know the partner's half of the model too.
+        one_hot: Categories that the party holds as columns of zeros and ones, as categories: their columns are in
+            ``columns`` too, one by one, and these alone are counted in ``share``.
+        too_many: Categorical fields of more categories than are asked for.
     """
 
     attack: str
@@ -98,6 +114,8 @@ class ColumnReading:
     note: str = ""
     standing_still: bool = False
     knows_model: bool = False
+    one_hot: list[ColumnShare] = field(default_factory=list)
+    too_many: list[str] = field(default_factory=list)
 
 
 class ColumnReader:
@@ -108,6 +126,7 @@ class ColumnReader:
         name: What it is called; ``None``: by its own name.
         names: Of the partner's numeric columns.
         train: Its training records.
+        categories: Which of its categories are asked for.
         among: Places of those that are sent in training and are records of somebody; ``None``: all are.
         seed: Draws the records whose columns the attacker knows, and those that are followed over the run.
         epoch_steps: Steps of an epoch; ``None``: the attack is called with every message, sampled or not.
@@ -129,6 +148,7 @@ class ColumnReader:
         name: str | None = None,
         names: Sequence[str],
         train: Records,
+        categories: AskedCategories = NO_CATEGORIES,
         among: Tensor | None = None,
         seed: int,
         epoch_steps: int | None = None,
@@ -142,9 +162,14 @@ class ColumnReader:
         self._seed, self._most = seed, most_records_of(attack)
         self._bottom = bottom if "partner_bottom" in needs_of(attack) else None
         self._share = known_share_of(attack) if "auxiliary" in needs_of(attack) else 0.0
-        self._names = tuple(names)
-        self._middle, variance = _moments(train, len(self._names))
-        self._varies = variance > 0
+        self._categories, self._numbers = categories, len(names)
+        middle, variance = _moments(train, len(names))
+        one_hot = [one for one in categories.one_hot if int((variance[list(one.places)] > 0).sum()) > 1]
+        self._groups = (*categories.fields, *one_hot)
+        self._names = (*names, *(group.column for group in self._groups))
+        self._middle = torch.cat([middle, middle.new_zeros(categories.width)])
+        kinds = (variance > 0, [True] * len(categories.fields), [False] * len(one_hot))
+        self._counted = torch.cat([torch.as_tensor(kind, dtype=torch.bool) for kind in kinds])
         among = torch.arange(train.count) if among is None else among
         self._when = _Moments.of(len(among), epoch_steps, self._share) if is_sampled(attack) else _Moments()
         self._held: Auxiliary | None = None
@@ -156,10 +181,10 @@ class ColumnReader:
         self._known = train.ids[self.known].cpu().sort().values
         followed = train.rows(self.followed)
         self._followed, order = followed.ids.cpu().sort()
-        self._truth = followed.columns.numeric.cpu()[order].double()
+        self._truth = categories.beside(followed.columns).cpu()[order].double()
         self._sums = torch.zeros_like(self._truth)
         self._times = torch.zeros(len(order), dtype=torch.int64)
-        self._epoch, self._recent, self._last = (_Errors(len(self._names)) for _ in range(3))
+        self._epoch, self._recent, self._last = (self._errors() for _ in range(3))
         self._messages = self._unjudged = 0
         self._note = ""
 
@@ -168,7 +193,7 @@ class ColumnReader:
 
         Args:
             message: What was sent, ``(n, width)``.
-            columns: The numeric columns of its records, ``(n, d)``.
+            columns: The numeric columns of its records, and the indicators of their categories behind them, ``(n, d)``.
             ids: Their ids.
             party: The label party's name.
             step: Number of the step.
@@ -177,7 +202,7 @@ class ColumnReader:
             HookError: If the attack breaks its contract.
             ArgumentError: If its estimate has another shape than ``(n, d)``, or is not finite.
         """
-        if not self._asked or not self._when.holds(step) or not bool(self._varies.any()):
+        if not self._asked or not self._when.holds(step) or not bool(self._counted.any()):
             return
         started = time.perf_counter()
         try:
@@ -232,9 +257,14 @@ class ColumnReader:
             estimate, self._note = run_feature_attack(self._attack, view, columns.shape[1])
         estimate = estimate.detach().double().cpu()
         truth = columns[here].double().cpu()
-        for sums in (self._epoch, self._recent):
-            sums.add(estimate - truth, truth - self._middle)
+        self._judge(estimate, truth, self._epoch, self._recent)
         self._follow(ids[here].cpu(), estimate)
+
+    def _judge(self, estimate: Tensor, truth: Tensor, *sums: _Errors) -> None:
+        hits = [_hits(group, estimate, truth).sum() for group in self._groups]
+        right = torch.stack(hits) if hits else None
+        for one in sums:
+            one.add(estimate - truth, truth - self._middle, right)
 
     def _drawn(self, places: Tensor, step: int, most: int | None) -> Tensor:
         """Return so many of these places at most, drawn anew at each step: those of a shard lie side by side."""
@@ -261,37 +291,62 @@ class ColumnReader:
             epoch_ends: Whether an epoch has just ended.
         """
         values = {f"feature_leak/{party}/{self.name}": self._mean(self._shares(self._recent))}
-        self._recent = _Errors(len(self._names))
+        self._recent = self._errors()
         if epoch_ends:
             values[f"feature_leak_accumulated/{party}/{self.name}"] = self._mean(self._accumulated())
+            values |= self._category_scalars(f"{party}/{self.name}")
             if self._epoch.count:
-                self._last, self._epoch = self._epoch, _Errors(len(self._names))
+                self._last, self._epoch = self._epoch, self._errors()
         return {tag: value for tag, value in values.items() if not math.isnan(value)}
+
+    def _category_scalars(self, tag: str) -> dict[str, float]:
+        """Return how often categories were right in the epoch, and what answering the most frequent one gives."""
+        values = {}
+        for group, right, commonest in zip(self._groups, *self._answers(self._epoch), strict=True):
+            values[f"categories_right/{tag}/{group.column}"] = right.item()
+            values[f"categories_commonest/{tag}/{group.column}"] = commonest.item()
+        return values
 
     def reading(self) -> ColumnReading | None:
         """Return its figures of the last epoch, and of the run; ``None`` where it was never judged."""
         last = self._last if self._last.count else self._epoch
         if not last.count:
             return None
-        shares, accumulated = self._shares(last), self._accumulated()
-        columns = [
-            ColumnShare(name, shares[place].item(), None if accumulated is None else accumulated[place].item())
-            for place, name in enumerate(self._names)
-            if self._varies[place]
-        ]
+        accumulated = self._accumulated()
+        found = self._columns(last, accumulated)
+        columns = [one for one, counted in zip(found, self._counted, strict=True) if counted]
         return ColumnReading(
             attack=self.name,
             known_share=self._share,
-            share=self._mean(shares),
+            share=self._mean(self._shares(last)),
             told=sum(one.share > TOLD for one in columns),
             records=last.count,
             columns=sorted(columns, key=lambda one: -one.share),
             accumulated=None if accumulated is None else self._mean(accumulated),
             followed=int((self._times > 0).sum()),
-            left_out=[name for place, name in enumerate(self._names) if not self._varies[place]],
+            left_out=[
+                *(name for name, kept in zip(self._names[: self._numbers], self._counted, strict=False) if not kept),
+                *self._categories.single,
+            ],
             note="; ".join(filter(None, (self._note, self.unjudged))),
             knows_model="partner_bottom" in needs_of(self._attack),
+            one_hot=found[self._numbers + len(self._categories.fields) :],
+            too_many=list(self._categories.too_many),
         )
+
+    def _columns(self, errors: _Errors, accumulated: Tensor | None) -> list[ColumnShare]:
+        """Return what is recovered of each numeric column, each field, and each category in one-hot columns."""
+        nothing: list[float | None] = [None] * self._numbers
+        return [
+            ColumnShare(*figures)
+            for figures in zip(
+                self._names,
+                self._shares(errors).tolist(),
+                [None] * len(self._names) if accumulated is None else accumulated.tolist(),
+                *(nothing + figure.tolist() for figure in self._answers(errors)),
+                strict=True,
+            )
+        ]
 
     @property
     def unjudged(self) -> str:
@@ -305,29 +360,46 @@ class ColumnReader:
 
     def share_of(self, estimate: Tensor, truth: Tensor) -> float:
         """Return the share of variance that estimates of some records recover, the mean over columns."""
-        errors = _Errors(len(self._names))
-        errors.add(estimate.double() - truth.double(), truth.double() - self._middle)
+        errors = self._errors()
+        self._judge(estimate.double(), truth.double(), errors)
         return self._mean(self._shares(errors))
 
     def _shares(self, errors: _Errors) -> Tensor:
-        """Return which share of each column's variance is recovered, ``(d,)``; NaN where nothing was judged."""
+        """Return which share is recovered of each column's variance and of each group's categories.
+
+        NaN where nothing was judged.
+        """
         if not errors.count:
-            return torch.full_like(self._middle, math.nan)
+            return torch.full((len(self._names),), math.nan, dtype=torch.float64)
         # A column that does not vary among these records has nothing to recover.
         variance = errors.variance
         shares = 1 - errors.sums / errors.count / variance.clamp_min(torch.finfo(torch.float64).tiny)
-        return torch.where(variance > 0, shares, 0.0).clamp_min(0.0)
+        right, commonest = self._answers(errors)
+        others = 1 - commonest
+        beyond = torch.where(others > _ROUNDING, (right - commonest) / others.clamp_min(_ROUNDING), 0.0)
+        numbers = torch.where(variance > 0, shares, 0.0)[: self._numbers]
+        return torch.cat([numbers, beyond]).clamp_min(0.0)
+
+    def _answers(self, errors: _Errors) -> tuple[Tensor, Tensor]:
+        """Return which share of each group's categories is right, and that of the most frequent one; NaN of nobody."""
+        if not errors.count or not self._groups:
+            return (torch.full((len(self._groups),), math.nan, dtype=torch.float64),) * 2
+        frequent = errors.mean + self._middle
+        return errors.right / errors.count, torch.stack([frequent[list(one.places)].max() for one in self._groups])
+
+    def _errors(self) -> _Errors:
+        return _Errors(len(self._middle), len(self._groups))
 
     def _accumulated(self) -> Tensor | None:
         met = self._times > 0
         if not bool(met.any()):
             return None
-        errors = _Errors(len(self._names))
-        errors.add(self._sums[met] / self._times[met, None] - self._truth[met], self._truth[met] - self._middle)
+        errors = self._errors()
+        self._judge(self._sums[met] / self._times[met, None], self._truth[met], errors)
         return self._shares(errors)
 
     def _mean(self, shares: Tensor | None) -> float:
-        return math.nan if shares is None else shares[self._varies].mean().item()
+        return math.nan if shares is None else shares[self._counted].mean().item()
 
     # --- checkpoints
 
@@ -424,25 +496,51 @@ def _moments(train: Records, columns: int) -> tuple[Tensor, Tensor]:
     return mean, squares / max(count, 1)
 
 
-class _Errors:
-    """What estimates are off by, squared and added up by column, beside the spread of what was estimated."""
+def _hits(group: CategoryGroup, estimate: Tensor, truth: Tensor) -> Tensor:
+    """Return of each record whether a group's category is the one of the largest estimate, ``(n,)``."""
+    places = list(group.places)
+    return records_right(estimate[:, places], truth[:, places])
 
-    def __init__(self, columns: int) -> None:
+
+class _Errors:
+    """What estimates are off by, squared and added up by column, beside the spread of what was estimated.
+
+    Attributes:
+        sums: Squares, ``(columns,)``.
+        right: How many categories of each group were right, ``(groups,)``.
+        count: Number of records.
+    """
+
+    def __init__(self, columns: int, groups: int = 0) -> None:
         self.sums, self._first, self._second = (torch.zeros(columns, dtype=torch.float64) for _ in range(3))
+        self.right = torch.zeros(groups, dtype=torch.float64)
         self.count = 0
 
     @classmethod
-    def of(cls, sums: Tensor, first: Tensor, second: Tensor, count: int) -> _Errors:
+    def of(cls, sums: Tensor, first: Tensor, second: Tensor, count: int, right: Tensor | None = None) -> _Errors:
         """Return what :meth:`state` returned."""
         errors = cls(0)
         errors.sums, errors._first, errors._second, errors.count = sums.clone(), first.clone(), second.clone(), count
+        errors.right = errors.right if right is None else right.clone()
         return errors
 
-    def add(self, off: Tensor, truth: Tensor) -> None:
-        """Add records: what their estimates are off by, and their columns less a number that is near their mean."""
+    def add(self, off: Tensor, truth: Tensor, right: Tensor | None = None) -> None:
+        """Add records.
+
+        Args:
+            off: What their estimates are off by.
+            truth: Their columns less a number that is near their mean.
+            right: How many of their categories are right, by group.
+        """
         self.sums = self.sums + off.square().sum(dim=0)
         self._first, self._second = self._first + truth.sum(dim=0), self._second + truth.square().sum(dim=0)
+        self.right = self.right if right is None else self.right + right
         self.count += len(off)
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of each column less that number, ``(columns,)``."""
+        return self._first / self.count
 
     @property
     def variance(self) -> Tensor:
@@ -452,6 +550,6 @@ class _Errors:
         # Of numbers that are all the same rounding leaves a variance, of which any estimate would recover all.
         return torch.where(variance > _ROUNDING * second, variance, 0.0)
 
-    def state(self) -> tuple[Tensor, Tensor, Tensor, int]:
+    def state(self) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
         """Return the sums."""
-        return self.sums, self._first, self._second, self.count
+        return self.sums, self._first, self._second, self.count, self.right

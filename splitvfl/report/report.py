@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from splitvfl.config.registry import installed
 from splitvfl.errors import ArgumentError, CheckpointError
 from splitvfl.hooks import explanations_of
+from splitvfl.leakage.asked_categories import MOST_CATEGORIES
 from splitvfl.leakage.column_reading import TOLD
 from splitvfl.leakage.features import feature_notes
 from splitvfl.leakage.many_auditing import auditor_of
@@ -50,6 +51,7 @@ from splitvfl.report.findings import (
 )
 from splitvfl.report.promises import promise
 from splitvfl.report.provenance import Provenance, shown_settings
+from splitvfl.report.read_words import categories_of
 from splitvfl.report.rows import (
     AUDITOR,
     MISSING,
@@ -214,6 +216,7 @@ def _render(title: str, summaries: list[RunSummary], folders: list[Path], beside
         matching=MATCHING,
         missing=MISSING,
         shown_columns=_COLUMNS_SHOWN,
+        most_categories=MOST_CATEGORIES,
         sections=list(_sections(summaries, folders)),
         attacks=_descriptions([*attack_names(summaries), *late], summaries),
         known=list(dict.fromkeys(known_records(run.known_positives, run.known_negatives) for run in summaries)),
@@ -251,7 +254,9 @@ def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Itera
             "after": [
                 (row, party, *late) for row, party in with_parties(rows) for late in party.after_training.items()
             ],
-            "readings": [(row, party, one) for row, party in with_parties(rows) for one in party.readings],
+            "readings": [
+                (row, party, one, [*categories_of(one)]) for row, party in with_parties(rows) for one in party.readings
+            ],
             "notes": [*_notes(group), *(f"{note}." for note in unavailable_notes(rows))],
             "three": any(party.shows_labels for _, party in with_parties(rows)),
             "several_parties": any(len(row.parties) > 1 for row in rows),

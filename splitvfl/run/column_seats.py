@@ -14,6 +14,7 @@ from splitvfl.data.columns import Records
 from splitvfl.exchange.base import Exchange
 from splitvfl.hooks import Attack, hook_name, needs_of
 from splitvfl.leakage.after_training import own_copy
+from splitvfl.leakage.asked_categories import MOST_CATEGORIES, NO_CATEGORIES, AskedCategories, asked_categories
 from splitvfl.leakage.column_reading import ColumnReader, ColumnReading
 from splitvfl.leakage.ridge import fit_ridge
 from splitvfl.leakage.view_fields import in_words
@@ -51,15 +52,23 @@ class ColumnSeats:
     ) -> None:
         self._active, self._passives, self._watch = active, passives, watch
         self._among = _sent(active.data.train, batches)
+        self._categories = {name: asked_categories(party.data) for name, party in passives.items() if attacks}
         for name, party in passives.items():
             party.sent_to.clear()  # of an earlier trainer
             for attack in attacks:
-                why = _unavailable(attack, party, exchange)
+                why = _unavailable(attack, party, exchange, self._categories[name])
                 if why:
                     watch.unavailable[name][hook_name(attack)] = why
                 else:
                     _seat(
-                        party, attack, watch, active=active.name, among=self._among, epoch_steps=len(batches), seed=seed
+                        party,
+                        attack,
+                        watch,
+                        active=active.name,
+                        categories=self._categories[name],
+                        among=self._among,
+                        epoch_steps=len(batches),
+                        seed=seed,
                     )
 
     def readings(self, party: str) -> list[ColumnReading]:
@@ -76,8 +85,9 @@ class ColumnSeats:
             return 0.0
         if len(reader.known) < 2 or not len(reader.followed):
             return None
+        asked = self._categories[party].beside
         known, judged = (
-            (own.rows(rows).columns.numeric.cpu(), theirs.rows(rows).columns.numeric.cpu())
+            (own.rows(rows).columns.numeric.cpu(), asked(theirs.rows(rows).columns).cpu())
             for rows in (reader.known, reader.followed)
         )
         return reader.share_of(fit_ridge(*known).estimate(judged[0]), judged[1])
@@ -130,15 +140,26 @@ def read_own_columns(
         every_message: Whether sampled attacks are called with every message too.
     """
     among = _sent(party.data.train, batches)
+    categories = asked_categories(party.data) if attacks else NO_CATEGORIES
     for attack in attacks:
-        why = _unavailable(attack, party, exchange)
+        why = _unavailable(attack, party, exchange, categories)
         if not why and party.team.size > 1:
             why = "where a party is several workers each sends its own part, and nobody here sees all of a message"
         if why:
             watch.unavailable[party.name][hook_name(attack)] = why
         else:
             steps = None if every_message else len(batches)
-            _seat(party, attack, watch, active=active, among=among, epoch_steps=steps, seed=seed, spared=True)
+            _seat(
+                party,
+                attack,
+                watch,
+                active=active,
+                categories=categories,
+                among=among,
+                epoch_steps=steps,
+                seed=seed,
+                spared=True,
+            )
 
 
 def _seat(
@@ -147,6 +168,7 @@ def _seat(
     watch: Watch,
     *,
     active: str,
+    categories: AskedCategories,
     among: Tensor,
     epoch_steps: int | None,
     seed: int,
@@ -159,6 +181,7 @@ def _seat(
         name=name,
         names=party.data.numeric_names,
         train=party.data.train,
+        categories=categories,
         among=among,
         epoch_steps=epoch_steps,
         seed=derive_seed(seed, "known columns", party.name),
@@ -169,7 +192,7 @@ def _seat(
     watch.readers[party.name][name] = reader
 
     def see(message: Tensor, batch: Records, step: int) -> None:
-        reader.see(message, batch.columns.numeric, batch.ids, party=active, step=step)
+        reader.see(message, categories.beside(batch.columns), batch.ids, party=active, step=step)
 
     party.sent_to.append(see)
 
@@ -181,14 +204,17 @@ def _sent(train: Records, batches: Batches) -> Tensor:
     return sent.nonzero().squeeze(1)
 
 
-def _unavailable(attack: Attack, party: PassiveParty, exchange: Exchange) -> str:
+def _unavailable(attack: Attack, party: PassiveParty, exchange: Exchange, categories: AskedCategories) -> str:
     """Return why an attack cannot look at a party's activations, or nothing."""
     if not exchange.shows_activations:
         return f"in exchange {exchange.name} the label party does not receive each record's activation in every step"
     if party.data.transform is not None:
         return "not where a party transforms its columns: which of them are meant, those before or behind it?"
-    if not party.data.width:
-        return f"{party.name} has no columns of numbers, and of categories there is no variance to recover"
+    if not party.data.width and not categories.fields:
+        return (
+            f"{party.name} has no columns of numbers, and none of categories that can be asked for: more than one, and "
+            f"{MOST_CATEGORIES} at most"
+        )
     if "partner_bottom" in needs_of(attack):
         if party.data.train.columns.categorical.shape[1]:
             return f"{party.name} has categories, and a bottom model that looks them up has no gradient to go back by"

@@ -23,6 +23,8 @@ from splitvfl.leakage.column_reading import ColumnReading, ColumnShare
 from splitvfl.leakage.features import ColumnLeak, FeatureLeak
 from splitvfl.report import figures
 from splitvfl.report.audit_page import write_audit_page
+from splitvfl.report.findings import columns_read
+from splitvfl.report.own_seat import seat_lines, seat_verdict
 from splitvfl.report.provenance import PartyRecord, Provenance
 from splitvfl.report.report import finished_runs, unfinished_runs, write_report
 from splitvfl.report.rows import group_runs, rows_by_defense
@@ -350,6 +352,27 @@ def test_what_was_read_of_columns_has_a_bar_each_and_hostile_names_stay_text(tmp
     ):
         assert said in text, said
     assert "What the label party reads of columns" not in text_of(page_of(tmp_path / "none", run()))
+
+
+def test_categories_stand_beside_the_most_frequent_one(tmp_path: Path) -> None:
+    columns = [ColumnShare("region", 0.5, 0.55, right=0.83, commonest=0.66), ColumnShare("age", 0.1, 0.1)]
+    told = {"one_hot": [ColumnShare("<i>sex</i>", 0.2, right=0.61, commonest=0.51)], "too_many": ["device"]}
+    reading = ColumnReading("ridge", 0.05, 0.3, 0, 200, columns, accumulated=0.33, **told)
+    one = run()
+    name, own = next(iter(one.parties.items()))
+    summary = replace(one, parties={name: replace(own, readings=[reading])})
+    text = text_of(page := page_of(tmp_path, summary))
+    assert "<i>sex</i>" not in page
+    assert "region 83% 66% 50%" in text
+    assert "<i>sex</i> 61% 51% 20%" in text
+    assert "Of more than 32 categories, and left out: device." in text
+    (said,) = columns_read(summary)
+    assert "reads 30% of its columns, the mean of 2 (of numbers the variance, of 1 categorical field what is" in said
+    assert "most of region (50%: 83% right, the most frequent category 66%)" in said
+    assert said.endswith("Not asked for, as they have more than 32 categories: device.")
+    seated = replace(summary, seat=name)
+    assert "reads 30% of them (of numbers the variance, of 1 categorical field" in seat_lines(seated)[0]
+    assert "reads 30% of the columns of all others, the mean of 2 (of numbers" in seat_verdict(seated)
 
 
 def test_attacks_after_training_and_what_they_knew_are_shown(tmp_path: Path) -> None:

@@ -328,3 +328,51 @@ def test_a_run_goes_on_whatever_readers_its_checkpoint_is_of() -> None:
     assert readers["ridge"].reading() == before.readers["telecom"]["ridge"].reading()
     assert readers["inverse-network"].reading() is None
     assert watched().take_up_readers(state) == []
+
+
+def with_categories(width: int = 2, **settings: Any) -> Trainer:
+    """A partner with numbers, a field of three categories that is sent in clear, and one that is not sent."""
+    data = party_data("telecom", width=width, train=400)
+    random = torch.Generator().manual_seed(9)
+
+    def mixed(part: Records) -> Records:
+        codes = torch.stack([torch.multinomial(torch.tensor(share), part.count, replacement=True, generator=random)
+                             for share in ([0.5, 0.3, 0.2], [0.6, 0.4])], dim=1)  # fmt: skip
+        return replace(part, columns=Columns(part.columns.numeric, codes))
+
+    fields = {"field_sizes": (3, 2), "field_names": ("region", "hidden")}
+    whole = replace(data, train=mixed(data.train), test=mixed(data.test), **fields)
+    active = ActiveParty(
+        party_data("bank", width=2, task="binary", train=400), seeded("top", lambda: nn.Linear(5 + width, 1))
+    )
+    options = {"batch_size": 50, "attacks": [RIDGE], "audit": False, **settings}
+    return Trainer(active, {"telecom": PassiveParty(whole, OneField(width))}, **options)
+
+
+class OneField(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.table = seeded("table", lambda: nn.Embedding(3, 3))
+        self.linear = seeded("linear", lambda: nn.Linear(width, width)) if width else nn.Identity()
+
+    def forward(self, columns: Columns) -> Any:
+        numeric, codes = columns
+        return torch.cat([self.table(codes[:, 0]), self.linear(numeric)], dim=1)
+
+
+def test_categories_are_read_beside_numbers_and_who_looks_changes_nothing() -> None:
+    watched, alone = (with_categories(**more) for more in ({}, {"attacks": []}))
+    for made in (watched, alone):
+        made.fit(2)
+    assert same(weights(watched), weights(alone))
+    found = {one.column: one for one in reading(watched).columns}
+    assert set(found) == {"telecom0", "telecom1", "region", "hidden"}
+    assert found["region"].right == 1.0
+    assert found["region"].commonest == pytest.approx(0.5, abs=0.1)
+    assert found["hidden"].right == pytest.approx(found["hidden"].commonest, abs=0.06)
+    assert reading(watched).share == pytest.approx(sum(one.share for one in found.values()) / 4)
+    # Of fields alone too: of the label party's own columns, which share nothing with them, ridge tells nothing.
+    bare = with_categories(width=0)
+    bare.fit(1)
+    assert {one.column for one in reading(bare).columns} == {"region", "hidden"}
+    assert reading(bare).without_messages < 0.1
