@@ -271,7 +271,7 @@ class KnownRows(NamedTuple):
 
 
 class Auxiliary(NamedTuple):
-    """Records of one message whose columns an attacker is assumed to know.
+    """Records whose columns an attacker is assumed to know: of one message, but for evaluations and predictions.
 
     Attributes:
         activation: What was received of them, ``(m, width)``.
@@ -332,7 +332,8 @@ class View:
         "What a passive party sent of its bottom model's output, as it was received, ``(n, width)``."
     )
     auxiliary = ViewField[Auxiliary](
-        "Records of the same message whose columns the attacker is assumed to know; none of them is judged."
+        "Records of the same message whose columns the attacker is assumed to know; none of them is judged. Of an "
+        "evaluation or a prediction: those of training that came last, where its own records are others."
     )
     earlier_auxiliary = ViewField[Auxiliary](
         "Likewise of messages since it was called last, the latest first; none where it is called with every one."

@@ -9,6 +9,10 @@ answers the largest. It is judged by how many records that is right of, beside t
 records; ``(right − p) / (1 − p)``, p the share of that one and never below 0, stands in one list with shares of
 variance: both are 0 for who knows nothing of a record, and 1 for who knows all.
 
+Of records that are evaluated or scored the label party receives activations too, and knows nobody among them. What the
+attack has learned in training reads these as well: it is given the known records that came last in training, and judged
+by itself. Nothing of that is kept: a copy of the attack is asked.
+
 An attack that says that it may be ``sampled`` takes no more of a step where the batch is large: it is called with one
 message of n/64 where they have n records each, at least one of every epoch, and gets what known records it needs of
 those before. Whoever is called is judged by 512 records of the message at most, and by those that are followed.
@@ -16,20 +20,23 @@ those before. Whoever is called is judged by 512 records of the message at most,
 
 from __future__ import annotations
 
+import copy
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
-from splitvfl.data.columns import Records
+from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import AttackRefused
 from splitvfl.hooks import (
     Attack,
     Auxiliary,
+    Phase,
     View,
     hook_name,
     is_sampled,
@@ -40,7 +47,7 @@ from splitvfl.hooks import (
 from splitvfl.leakage.asked_categories import NO_CATEGORIES, AskedCategories
 from splitvfl.leakage.categories import CategoryGroup, records_right
 from splitvfl.leakage.features import run_feature_attack
-from splitvfl.learning.randomness import PartyRandom
+from splitvfl.learning.randomness import PartyRandom, derive_seed
 
 TOLD: Final = 0.5
 """A column is told when more than this share of its variance is recovered."""
@@ -76,6 +83,23 @@ class ColumnShare:
 
 
 @dataclass(frozen=True, slots=True)
+class LaterReading:
+    """What an attack read of messages that nothing is learned from: those of an evaluation, or of predictions.
+
+    Attributes:
+        share: As of :class:`ColumnReading`.
+        told: Likewise.
+        records: Number of estimates.
+        columns: Column by column, that of which most is recovered first.
+    """
+
+    share: float
+    told: int
+    records: int
+    columns: list[ColumnShare]
+
+
+@dataclass(frozen=True, slots=True)
 class ColumnReading:
     """What an attack in the label party's seat read of a partner's columns.
 
@@ -99,6 +123,8 @@ class ColumnReading:
         one_hot: Categories that the party holds as columns of zeros and ones, as categories: their columns are in
             ``columns`` too, one by one, and these alone are counted in ``share``.
         too_many: Categorical fields of more categories than are asked for.
+        evaluation: What it read in the last evaluation; ``None``: there was none.
+        prediction: What it read when records were last scored by the trainer; likewise.
     """
 
     attack: str
@@ -116,6 +142,8 @@ class ColumnReading:
     knows_model: bool = False
     one_hot: list[ColumnShare] = field(default_factory=list)
     too_many: list[str] = field(default_factory=list)
+    evaluation: LaterReading | None = None
+    prediction: LaterReading | None = None
 
 
 class ColumnReader:
@@ -128,6 +156,7 @@ class ColumnReader:
         train: Its training records.
         categories: Which of its categories are asked for.
         among: Places of those that are sent in training and are records of somebody; ``None``: all are.
+        nobodys: Ids of those that are nobody's, in any part; ``None``: there are none.
         seed: Draws the records whose columns the attacker knows, and those that are followed over the run.
         epoch_steps: Steps of an epoch; ``None``: the attack is called with every message, sampled or not.
         refused: Told why, where the attack cannot work; it is not called again.
@@ -150,6 +179,7 @@ class ColumnReader:
         train: Records,
         categories: AskedCategories = NO_CATEGORIES,
         among: Tensor | None = None,
+        nobodys: Tensor | None = None,
         seed: int,
         epoch_steps: int | None = None,
         refused: Callable[[str], None] = lambda why: None,
@@ -173,6 +203,9 @@ class ColumnReader:
         among = torch.arange(train.count) if among is None else among
         self._when = _Moments.of(len(among), epoch_steps, self._share) if is_sampled(attack) else _Moments()
         self._held: Auxiliary | None = None
+        # For messages in which nobody is known.
+        self._remembered: Auxiliary | None = None
+        self._nobodys = None if nobodys is None else nobodys.cpu().sort().values
         self._others = None if len(among) == train.count else train.ids[among].cpu().sort().values
         drawn = among[torch.randperm(len(among), generator=torch.Generator().manual_seed(seed))]
         count = round(self._share * len(among))
@@ -185,15 +218,17 @@ class ColumnReader:
         self._sums = torch.zeros_like(self._truth)
         self._times = torch.zeros(len(order), dtype=torch.int64)
         self._epoch, self._recent, self._last = (self._errors() for _ in range(3))
+        self._later: dict[Phase, _Errors] = {}
+        self._unlogged = False
         self._messages = self._unjudged = 0
         self._note = ""
 
-    def see(self, message: Tensor, columns: Tensor, ids: Tensor, *, party: str, step: int) -> None:
+    def see(self, message: Tensor, columns: Columns, ids: Tensor, *, party: str, step: int) -> None:
         """Let the attack look at a message of training, and judge it.
 
         Args:
             message: What was sent, ``(n, width)``.
-            columns: The numeric columns of its records, and the indicators of their categories behind them, ``(n, d)``.
+            columns: The columns of its records.
             ids: Their ids.
             party: The label party's name.
             step: Number of the step.
@@ -205,33 +240,74 @@ class ColumnReader:
         if not self._asked or not self._when.holds(step) or not bool(self._counted.any()):
             return
         started = time.perf_counter()
+        with self._sparing(step):
+            self._look(_widened(message), columns, ids, party=party, step=step)
+        self.seconds += time.perf_counter() - started
+
+    def see_later(
+        self, message: Tensor, columns: Columns, ids: Tensor, *, party: str, step: int, phase: Phase, piece: int
+    ) -> None:
+        """Let the attack look at a message that nothing is learned from, and judge it, up to 512 of its records.
+
+        Of many messages it looks at fewer and fewer: at those numbered 0, 1, 2, 4, 8 and so on. It is asked by a copy,
+        so that what it does in training stays as it is.
+
+        Args:
+            message: As for :meth:`see`.
+            columns: Likewise.
+            ids: Likewise.
+            party: Likewise.
+            step: Number of training steps done, or of the message.
+            phase: ``"evaluation"`` or ``"prediction"``.
+            piece: Number of the message in the evaluation or the prediction, from 0; at 0 another one begins.
+
+        Raises:
+            HookError: As :meth:`see`.
+            ArgumentError: Likewise.
+        """
+        if not self._asked or piece & (piece - 1) or not bool(self._counted.any()):
+            return
+        if piece == 0:
+            self._later[phase] = self._errors()
+        with self._sparing(step):
+            self._look_later(_widened(message), columns, ids, party=party, step=step, phase=phase, piece=piece)
+
+    @contextmanager
+    def _sparing(self, step: int) -> Iterator[None]:
+        """Leave the attack out, and say why, if it refuses or is spared; what it raises otherwise is raised."""
         try:
-            self._look(message.detach(), columns, ids, party=party, step=step)
+            yield
         except AttackRefused as error:
             self._leave_out(str(error))
         except Exception as error:
             if not self._spared:
                 raise
             self._leave_out(f"failed at step {step:,}: {error}")
-        finally:
-            self.seconds += time.perf_counter() - started
 
     def _leave_out(self, why: str) -> None:
         self._asked, self._why = False, why
         self._refused(why)
 
-    def _look(self, message: Tensor, columns: Tensor, ids: Tensor, *, party: str, step: int) -> None:
-        message = message.float() if message.dtype.itemsize < 4 else message
-        own = ids.cpu()
-        known = _is_among(own, self._known)
+    def _columns_of(self, columns: Columns, rows: Tensor) -> Tensor:
+        """Return what is asked for of some records, ``(k, d)``."""
+        return self._categories.beside(columns.rows(rows))
+
+    def _known_among(self, message: Tensor, columns: Columns, ids: Tensor) -> tuple[Tensor, Auxiliary]:
+        """Return which records are known, bool on the CPU, and what is known of them."""
+        known = _is_among(ids.cpu(), self._known)
         there = known.nonzero().squeeze(1).to(ids.device)
-        auxiliary = Auxiliary(message[there], columns[there], ids[there])
+        return known, Auxiliary(message[there], self._columns_of(columns, there), ids[there])
+
+    def _look(self, message: Tensor, columns: Columns, ids: Tensor, *, party: str, step: int) -> None:
+        own = ids.cpu()
+        known, auxiliary = self._known_among(message, columns, ids)
+        self._remembered = _latest(auxiliary, self._remembered)
         if not self._when.calls(step):
             self._held = _latest(auxiliary, self._held)
             return
         judged = ~known if self._others is None else ~known & _is_among(own, self._others)
         self._messages += 1
-        if (self._share and len(there) < _FEWEST) or not bool(judged.any()):
+        if (self._share and len(auxiliary.ids) < _FEWEST) or not bool(judged.any()):
             self._unjudged += 1
             return
         places = judged.nonzero().squeeze(1)
@@ -239,26 +315,52 @@ class ColumnReader:
             drawn = self._drawn(places, step, _JUDGED)
             places = torch.cat([drawn, (judged & _is_among(own, self._followed)).nonzero().squeeze(1)]).unique()
         here = self._drawn(places, step, self._most).to(ids.device)
-        none = Auxiliary(*(part[:0] for part in auxiliary))
-        view = View(
+        view = self._view(message[here], ids[here], auxiliary, self._held, party=party, step=step)
+        self._held = None
+        estimate, self._note = self._estimate(self._attack, view, self._random)
+        truth = self._columns_of(columns, here).double().cpu()
+        self._judge(estimate, truth, self._epoch, self._recent)
+        self._follow(ids[here].cpu(), estimate)
+
+    def _look_later(
+        self, message: Tensor, columns: Columns, ids: Tensor, *, party: str, step: int, phase: Phase, piece: int
+    ) -> None:
+        own = ids.cpu()
+        known, auxiliary = self._known_among(message, columns, ids)
+        auxiliary = _each_once(_latest(auxiliary, self._remembered))
+        judged = ~known if self._nobodys is None else ~known & ~_is_among(own, self._nobodys)
+        if (self._share and len(auxiliary.ids) < _FEWEST) or not bool(judged.any()):
+            return
+        most = min(_JUDGED, self._most or _JUDGED)
+        here = self._drawn(judged.nonzero().squeeze(1), step + piece, most).to(ids.device)
+        view = self._view(message[here], ids[here], auxiliary, None, party=party, step=step)
+        random = PartyRandom(derive_seed(self._seed, phase, step, piece))
+        estimate, _ = self._estimate(copy.deepcopy(self._attack), view, random)
+        self._judge(estimate, self._columns_of(columns, here).double().cpu(), self._later[phase])
+        self._unlogged |= phase == "evaluation"
+
+    def _view(
+        self, message: Tensor, ids: Tensor, known: Auxiliary, earlier: Auxiliary | None, *, party: str, step: int
+    ) -> View:
+        none = Auxiliary(*(part[:0] for part in known))
+        return View(
             party=party,
             step=step,
-            ids=ids[here],
-            received_activation=message[here],
-            auxiliary=auxiliary,
-            earlier_auxiliary=none if self._held is None else self._held,
+            ids=ids,
+            received_activation=message,
+            auxiliary=known,
+            earlier_auxiliary=none if earlier is None else earlier,
             # A copy costs as much as the model is large.
             **({} if self._bottom is None else {"partner_bottom": self._bottom()}),
         )
-        self._held = None
-        if ids.device.type == "cuda":
-            self._random.use_cuda()
-        with self._random:  # what an attack draws is not to change what it watches
-            estimate, self._note = run_feature_attack(self._attack, view, columns.shape[1])
-        estimate = estimate.detach().double().cpu()
-        truth = columns[here].double().cpu()
-        self._judge(estimate, truth, self._epoch, self._recent)
-        self._follow(ids[here].cpu(), estimate)
+
+    def _estimate(self, attack: Attack, view: View, random: PartyRandom) -> tuple[Tensor, str]:
+        """Return the attack's estimate on the CPU, ``(n, d)``, float64, and what it warned of."""
+        if view.device.type == "cuda":
+            random.use_cuda()
+        with random:  # what an attack draws is not to change what it watches
+            estimate, note = run_feature_attack(attack, view, len(self._middle))
+        return estimate.detach().double().cpu(), note
 
     def _judge(self, estimate: Tensor, truth: Tensor, *sums: _Errors) -> None:
         hits = [_hits(group, estimate, truth).sum() for group in self._groups]
@@ -297,6 +399,9 @@ class ColumnReader:
             values |= self._category_scalars(f"{party}/{self.name}")
             if self._epoch.count:
                 self._last, self._epoch = self._epoch, self._errors()
+        if self._unlogged:
+            self._unlogged = False
+            values[f"feature_leak_evaluation/{party}/{self.name}"] = self._mean(self._shares(self._later["evaluation"]))
         return {tag: value for tag, value in values.items() if not math.isnan(value)}
 
     def _category_scalars(self, tag: str) -> dict[str, float]:
@@ -314,14 +419,14 @@ class ColumnReader:
             return None
         accumulated = self._accumulated()
         found = self._columns(last, accumulated)
-        columns = [one for one, counted in zip(found, self._counted, strict=True) if counted]
+        columns = self._sorted(found)
         return ColumnReading(
             attack=self.name,
             known_share=self._share,
             share=self._mean(self._shares(last)),
             told=sum(one.share > TOLD for one in columns),
             records=last.count,
-            columns=sorted(columns, key=lambda one: -one.share),
+            columns=columns,
             accumulated=None if accumulated is None else self._mean(accumulated),
             followed=int((self._times > 0).sum()),
             left_out=[
@@ -332,7 +437,22 @@ class ColumnReader:
             knows_model="partner_bottom" in needs_of(self._attack),
             one_hot=found[self._numbers + len(self._categories.fields) :],
             too_many=list(self._categories.too_many),
+            evaluation=self._later_reading("evaluation"),
+            prediction=self._later_reading("prediction"),
         )
+
+    def _later_reading(self, phase: Phase) -> LaterReading | None:
+        errors = self._later.get(phase)
+        if errors is None or not errors.count:
+            return None
+        columns = self._sorted(self._columns(errors, None))
+        told = sum(one.share > TOLD for one in columns)
+        return LaterReading(self._mean(self._shares(errors)), told, errors.count, columns)
+
+    def _sorted(self, found: list[ColumnShare]) -> list[ColumnShare]:
+        """Return those that are counted, that of which most is recovered first."""
+        counted = (one for one, counted in zip(found, self._counted, strict=True) if counted)
+        return sorted(counted, key=lambda one: -one.share)
 
     def _columns(self, errors: _Errors, accumulated: Tensor | None) -> list[ColumnShare]:
         """Return what is recovered of each numeric column, each field, and each category in one-hot columns."""
@@ -408,8 +528,10 @@ class ColumnReader:
         own = self._attack.state_dict() if hasattr(self._attack, "state_dict") else {}
         errors = {name: getattr(self, f"_{name}").state() for name in ("epoch", "recent", "last")}
         counts = {"messages": self._messages, "unjudged": self._unjudged, "asked": self._asked}
-        held = None if self._held is None else list(self._held)
+        held, remembered = (None if one is None else list(one) for one in (self._held, self._remembered))
         kept = {"held": held, "why": self._why, "random": self._random.state_dict(), "attack": own}
+        later = {phase: sums.state() for phase, sums in self._later.items()}
+        kept |= {"remembered": remembered, "later": later, "unlogged": self._unlogged}
         return {**errors, **counts, "sums": self._sums, "times": self._times, **kept}
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
@@ -423,8 +545,12 @@ class ColumnReader:
             self._leave_out(state["why"])
         if "random" in state:
             self._random.load_state_dict(state["random"])
-        held = state.get("held")  # an older run called its attack with every message
+        # An older run called its attack with every message, and in training only.
+        held, remembered = state.get("held"), state.get("remembered")
         self._held = None if held is None else Auxiliary(*held)
+        self._remembered = None if remembered is None else Auxiliary(*remembered)
+        self._later = {phase: _Errors.of(*sums) for phase, sums in state.get("later", {}).items()}
+        self._unlogged = state.get("unlogged", False)
         if state["attack"]:
             self._attack.load_state_dict(state["attack"])  # type: ignore[attr-defined]
 
@@ -474,6 +600,18 @@ def _latest(new: Auxiliary, held: Auxiliary | None) -> Auxiliary:
     if held is None:
         return Auxiliary(*(part[:_HELD].clone() for part in new))
     return Auxiliary(*(torch.cat([part, old.to(part)])[:_HELD].clone() for part, old in zip(new, held, strict=True)))
+
+
+def _each_once(known: Auxiliary) -> Auxiliary:
+    """Return the first of each record."""
+    first = {number: place for place, number in reversed([*enumerate(known.ids.tolist())])}
+    rows = torch.tensor(sorted(first.values()), dtype=torch.int64, device=known.ids.device)
+    return Auxiliary(*(part[rows] for part in known))
+
+
+def _widened(message: Tensor) -> Tensor:
+    message = message.detach()
+    return message.float() if message.dtype.itemsize < 4 else message
 
 
 def _is_among(ids: Tensor, some: Tensor) -> Tensor:

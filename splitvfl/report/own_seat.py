@@ -5,7 +5,7 @@ from __future__ import annotations
 from splitvfl.leakage.column_reading import ColumnReading
 from splitvfl.leakage.estimates import TOLD, quoted
 from splitvfl.leakage.features import FeatureLeak, best_by_view
-from splitvfl.report.read_words import counting, of_variance, too_many, with_share
+from splitvfl.report.read_words import counting, later, of_variance, too_many, with_share
 from splitvfl.report.summary import PartyResult, RunSummary
 
 # As one of a pair stands in a line of its own, and in a sentence to the party itself.
@@ -94,7 +94,7 @@ def _of_training(best: ColumnReading) -> str:
         f"From what {sent} whoever knows {knows}the columns of {best.known_share:.0%} of your records "
         f"reads {best.share:.0%} of {of_variance(best)}the columns of all others, the mean of {len(best.columns)}"
         f"{counting(best)}: more than half of {best.told or 'none'} of them, most of {with_share(most)}, by the "
-        f"{best.attack} attack. Another reader may find more.{too_many(best)}"
+        f"{best.attack} attack.{later(best)} Another reader may find more.{too_many(best)}"
     )
 
 

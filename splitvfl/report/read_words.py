@@ -37,6 +37,13 @@ def with_share(column: ColumnShare) -> str:
     )
 
 
+def later(reading: ColumnReading) -> str:
+    """Return a sentence of records that are evaluated or scored, with a space before it; empty if none was read."""
+    found = {"evaluated": reading.evaluation, "scored": reading.prediction}
+    said = [f"{one.share:.0%} where they are {what}" for what, one in found.items() if one is not None]
+    return f" Of records that it did not meet in training it reads {' and '.join(said)}." if said else ""
+
+
 def too_many(reading: ColumnReading) -> str:
     """Return a sentence of the fields that were not asked for, with a space before it; empty if there are none."""
     if not reading.too_many:

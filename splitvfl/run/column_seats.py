@@ -21,7 +21,7 @@ from splitvfl.leakage.view_fields import in_words
 from splitvfl.leakage.watching import Watch, unused
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.randomness import derive_seed
-from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.party.party import ActiveParty, PassiveParty, SentActivation
 
 _SHOWN = frozenset({"received_activation", "auxiliary", "earlier_auxiliary", "partner_bottom"})
 
@@ -67,6 +67,7 @@ class ColumnSeats:
                         active=active.name,
                         categories=self._categories[name],
                         among=self._among,
+                        nobodys=_nobodys(active),
                         epoch_steps=len(batches),
                         seed=seed,
                     )
@@ -170,6 +171,7 @@ def _seat(
     active: str,
     categories: AskedCategories,
     among: Tensor,
+    nobodys: Tensor | None = None,
     epoch_steps: int | None,
     seed: int,
     spared: bool = False,
@@ -183,6 +185,7 @@ def _seat(
         train=party.data.train,
         categories=categories,
         among=among,
+        nobodys=nobodys,
         epoch_steps=epoch_steps,
         seed=derive_seed(seed, "known columns", party.name),
         refused=partial(watch.unavailable[party.name].__setitem__, name),
@@ -191,8 +194,12 @@ def _seat(
     )
     watch.readers[party.name][name] = reader
 
-    def see(message: Tensor, batch: Records, step: int) -> None:
-        reader.see(message, categories.beside(batch.columns), batch.ids, party=active, step=step)
+    def see(sent: SentActivation) -> None:
+        seen = (sent.message, sent.batch.columns, sent.batch.ids)
+        if sent.phase == "training":
+            reader.see(*seen, party=active, step=sent.step)
+        else:
+            reader.see_later(*seen, party=active, step=sent.step, phase=sent.phase, piece=sent.piece)
 
     party.sent_to.append(see)
 
@@ -202,6 +209,12 @@ def _sent(train: Records, batches: Batches) -> Tensor:
     sent = torch.ones(train.count, dtype=torch.bool) if train.real is None else train.real.cpu().clone()
     sent[torch.tensor(list(batches.held_out), dtype=torch.int64)] = False
     return sent.nonzero().squeeze(1)
+
+
+def _nobodys(active: ActiveParty) -> Tensor:
+    """Return the ids of dummies, in all of a padded alignment."""
+    parts = (active.data.train, active.data.test)
+    return torch.cat([part.ids[:0] if part.real is None else part.ids[~part.real] for part in parts])
 
 
 def _unavailable(attack: Attack, party: PassiveParty, exchange: Exchange, categories: AskedCategories) -> str:

@@ -81,6 +81,7 @@ def test_over_a_network_the_party_reads_itself_live_and_when_it_has_trained(here
     again = own.readings[1:]
     assert [one.attack for one in again] == ["ridge", "inverse-network"]
     assert [one.standing_still for one in own.readings] == [False, True, True]
+    assert [one.evaluation is not None for one in own.readings] == [True, False, False]
     for one in own.readings:
         assert {column.column for column in one.columns if column.right is not None} == FIELDS
     said = " ".join(Path(here, "said").read_text().split())

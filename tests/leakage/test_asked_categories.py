@@ -106,7 +106,7 @@ def read(data: PartyData, attack: Any, message: Tensor, *, epochs: int = 1) -> t
     for epoch in range(epochs):
         order = torch.randperm(RECORDS, generator=torch.Generator().manual_seed(epoch))
         for step, rows in enumerate(order.split(BATCH)):
-            columns, ids = asked.beside(data.train.columns.rows(rows)), data.train.ids[rows]
+            columns, ids = data.train.columns.rows(rows), data.train.ids[rows]
             one.see(message[rows], columns, ids, party="clinic", step=epoch * 8 + step)
         logged.append(one.scalars("lab", epoch_ends=True))
     return one, logged

@@ -19,7 +19,7 @@ from splitvfl.attacks import ComponentAttack, NormAttack
 from splitvfl.errors import ArgumentError, CheckpointError
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
-from splitvfl.leakage.column_reading import ColumnReading, ColumnShare
+from splitvfl.leakage.column_reading import ColumnReading, ColumnShare, LaterReading
 from splitvfl.leakage.features import ColumnLeak, FeatureLeak
 from splitvfl.report import figures
 from splitvfl.report.audit_page import write_audit_page
@@ -334,7 +334,8 @@ def test_what_was_read_of_columns_has_a_bar_each_and_hostile_names_stay_text(tmp
         ColumnShare(name, share, accumulated=0.25) for name, share in zip(names, (0.9, *[0.1] * 44), strict=True)
     ]
     told = {"left_out": ["flat"], "without_messages": 0.07, "note": "3 messages were left out"}
-    reading = ColumnReading("ridge", 0.05, 0.31, 1, 200, columns, accumulated=0.33, **told)
+    later = {"evaluation": LaterReading(0.27, 0, 1_234, columns), "prediction": LaterReading(0.26, 0, 5, columns)}
+    reading = ColumnReading("ridge", 0.05, 0.31, 1, 200, columns, accumulated=0.33, **told, **later)
     one = run()
     name, own = next(iter(one.parties.items()))
     page = page_of(tmp_path, replace(one, parties={name: replace(own, readings=[reading])}))
@@ -349,8 +350,15 @@ def test_what_was_read_of_columns_has_a_bar_each_and_hostile_names_stay_text(tmp
         "7%",
         "33%",
         "3 messages were left out",
+        "mean, of 1,234 records that were evaluated, of whom it knew nobody 27%",
+        "mean, of 5 records that were scored, of whom it knew nobody 26%",
     ):
         assert said in text, said
+    (sentence,) = columns_read(replace(one, parties={name: replace(own, readings=[reading])}))
+    assert sentence.endswith(
+        "Of records that it did not meet in training it reads 27% where they are evaluated and 26% where they "
+        "are scored."
+    )
     assert "What the label party reads of columns" not in text_of(page_of(tmp_path / "none", run()))
 
 

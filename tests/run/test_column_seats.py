@@ -19,6 +19,7 @@ from splitvfl.defenses import GaussianIR
 from splitvfl.errors import HookError
 from splitvfl.exchange.oracle import Oracle
 from splitvfl.exchange.split import Split
+from splitvfl.hooks import At
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.schedule import EarlyStopping
@@ -88,6 +89,7 @@ def test_a_resumed_run_reads_what_an_undisturbed_one_reads(tmp_path: Path) -> No
     lines = [json.loads(line) for line in (tmp_path / "straight" / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["feature_leak/telecom/ridge"] > 0.9
     assert lines[-1]["feature_leak_accumulated/telecom/ridge"] > 0.9
+    assert lines[-1]["feature_leak_evaluation/telecom/ridge"] > 0.9
     resumed = (tmp_path / "resumed" / "metrics.jsonl").read_text()
     assert resumed == (tmp_path / "straight" / "metrics.jsonl").read_text()
 
@@ -203,7 +205,8 @@ def test_who_knows_the_bottom_gets_a_copy_of_it_as_it_was_at_the_step() -> None:
     kept: list[Any] = []
     made = trainer(attacks=[Copying(kept)])
     made.fit(2)
-    assert len(kept) == 16
+    assert len(kept) == 18
+    del kept[8::9]  # of evaluations, for which known records are remembered
     for bottom, known in kept:
         torch.testing.assert_close(bottom(known.columns), known.activation)
     bottom = made.passives["telecom"].bottom
@@ -225,6 +228,49 @@ def test_who_knows_the_bottom_reads_more_and_changes_nothing() -> None:
     # Behind a linear bottom both are linear maps, and know the noise, of which there is none.
     assert inverted.share == pytest.approx(linear.share, abs=0.15)
     assert inverted.share > 0.5
+
+
+def test_records_of_evaluations_and_predictions_are_read_by_what_was_learned_in_training() -> None:
+    made = trainer(3)
+    made.fit(2)
+    found = reading(made)
+    assert found.evaluation.records == made.active.data.test.count
+    assert found.evaluation.share == pytest.approx(found.share, abs=0.15)
+    assert found.prediction is None
+    made.predict()
+    # The same records behind the same weights: what it was asked in the evaluation.
+    assert reading(made) == replace(found, prediction=found.evaluation)
+    made.predict(part="train")
+    (reader,) = made.watch.readers["telecom"].values()
+    again = reading(made)
+    assert again.prediction.records == 400 - len(reader.known)
+    assert replace(again, prediction=None) == found
+    # A wide cut tells everything of them too, and noise in evaluations alone tells less of those.
+    made = trainer(5, defenses=[At(GaussianIR(clip=1.0, sigma=3.0), "evaluation")])
+    made.fit(2)
+    assert reading(made).share > 0.99
+    assert reading(made).evaluation.share < 0.3
+    made.predict()
+    assert reading(made).prediction.share > 0.97  # known records were sent by models of up to eight steps before
+
+
+@pytest.mark.parametrize("attack", [InverseNetworkAttack, StackedRidgeAttack])
+def test_other_readers_read_evaluations_too_and_remember_nothing_of_them(attack: Any) -> None:
+    often, seldom = (trainer(5, attacks=[attack(known_share=0.3)], evaluate_every=every) for every in (1, 2))
+    for made in (often, seldom):
+        made.fit(2)
+    assert reading(often) == reading(seldom)
+    assert reading(often).evaluation.share > 0.8
+
+
+def test_dummies_are_in_no_figure_of_an_evaluation() -> None:
+    made = trainer()
+    test = made.active.data.test
+    real = torch.arange(test.count) % 3 > 0
+    made.active.data = replace(made.active.data, test=replace(test, real=real))
+    again = Trainer(made.active, made.passives, batch_size=50, attacks=[RIDGE], audit=False)
+    again.fit(1)
+    assert reading(again).evaluation.records == int(real.sum())
 
 
 class Embedded(nn.Module):
