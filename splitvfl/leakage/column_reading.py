@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 import torch
@@ -47,6 +48,8 @@ from splitvfl.hooks import (
 from splitvfl.leakage.asked_categories import NO_CATEGORIES, AskedCategories
 from splitvfl.leakage.categories import CategoryGroup, records_right
 from splitvfl.leakage.features import run_feature_attack
+from splitvfl.leakage.reconstruction import PlottedColumn
+from splitvfl.leakage.shown_records import SHOWN_COLUMNS, shown_column
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 
 TOLD: Final = 0.5
@@ -467,6 +470,23 @@ class ColumnReader:
                 strict=True,
             )
         ]
+
+    def shown(self) -> tuple[PlottedColumn, ...]:
+        """Return the numeric columns that are read most over the run, three at most, each of a few records."""
+        shares, met = self._accumulated(), self._times > 0
+        if shares is None:
+            return ()
+        places = [place for place in range(self._numbers) if self._counted[place]]
+        found = (
+            shown_column(
+                self._names[place],
+                self._truth[met, place],
+                self._sums[met, place] / self._times[met],
+                seed=derive_seed(self._seed, "shown", place),
+            )
+            for place in sorted(places, key=lambda place: -shares[place].item())
+        )
+        return tuple(islice((one for one in found if one is not None), SHOWN_COLUMNS))
 
     @property
     def unjudged(self) -> str:

@@ -17,6 +17,7 @@ from splitvfl.leakage.after_training import own_copy
 from splitvfl.leakage.asked_categories import MOST_CATEGORIES, NO_CATEGORIES, AskedCategories, asked_categories
 from splitvfl.leakage.column_reading import ColumnReader, ColumnReading
 from splitvfl.leakage.ridge import fit_ridge
+from splitvfl.leakage.shown_records import ShownRecords
 from splitvfl.leakage.view_fields import in_words
 from splitvfl.leakage.watching import Watch, unused
 from splitvfl.learning.batches import Batches
@@ -112,6 +113,17 @@ def readings_of(
         if reading is not None:
             found.append(replace(reading, without_messages=without_messages(party, reader)))
     return found
+
+
+def shown_of(watch: Watch, party: str) -> tuple[ShownRecords, ...]:
+    """Return a few records' columns as the reader estimates them that reads most of a party's, of those in training."""
+    readings = {name: reader.reading() for name, reader in watch.readers[party].items()}
+    shares = {name: reading.share for name, reading in readings.items() if reading is not None}
+    if not shares:
+        return ()
+    best = max(shares, key=lambda name: shares[name])
+    columns = watch.readers[party][best].shown()
+    return (ShownRecords(party=party, attack=best, columns=columns),) if columns else ()
 
 
 def read_own_columns(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from splitvfl.errors import HookError
 from splitvfl.exchange.oracle import Oracle
 from splitvfl.exchange.split import Split
 from splitvfl.hooks import At
+from splitvfl.leakage.shown_records import SHOWN_FILE, read_shown
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.schedule import EarlyStopping
@@ -422,3 +424,33 @@ def test_categories_are_read_beside_numbers_and_who_looks_changes_nothing() -> N
     bare.fit(1)
     assert {one.column for one in reading(bare).columns} == {"region", "hidden"}
     assert reading(bare).without_messages < 0.1
+
+
+def test_records_are_kept_and_shown_only_where_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text(TEXT)
+    assert main(["train", "run.yaml", "--out", "silent"]) == 0
+    assert not Path("silent", SHOWN_FILE).exists()
+    assert main(["report", "silent", "--show-records"]) == 2
+    assert "a run keeps them whose file says keep_records: true" in " ".join(capsys.readouterr().err.split())
+    assert main(["train", "run.yaml", "--out", "kept", "keep_records=true"]) == 0
+    (shown,) = read_shown(Path("kept"))
+    assert (shown.party, shown.attack) == ("lab", "ridge")
+    summary = read_summary(Path("kept"))
+    assert replace(summary, provenance=None, step_ms=0.0) == replace(
+        read_summary(Path("silent")), provenance=None, step_ms=0.0
+    )
+    (found,) = summary.parties["lab"].readings
+    most = sorted(found.columns, key=lambda one: -(one.accumulated or 0.0))[:3]
+    assert [one.column for one in shown.columns] == [one.column for one in most]
+    assert {len(one.true) for one in shown.columns} == {50}
+    for extra, there in (([], False), (["--show-records"], True)):
+        assert main(["report", "kept", "--out", "page.html", *extra]) == 0
+        page = Path("page.html")
+        assert ("Values of 50 records of each column can be read from this figure" in page.read_text("utf-8")) == there
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    # A new run in the same folder that does not ask for it takes them away.
+    assert main(["train", "run.yaml", "--out", "kept", "--overwrite"]) == 0
+    assert not Path("kept", SHOWN_FILE).exists()
