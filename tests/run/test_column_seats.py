@@ -18,7 +18,9 @@ from splitvfl.cli import main
 from splitvfl.data.columns import Columns, Records
 from splitvfl.defenses import GaussianIR
 from splitvfl.errors import HookError
+from splitvfl.exchange.evaluation import EvaluationPlan, passive_evaluation
 from splitvfl.exchange.oracle import Oracle
+from splitvfl.exchange.prediction import passive_prediction
 from splitvfl.exchange.split import Split
 from splitvfl.hooks import At
 from splitvfl.leakage.shown_records import SHOWN_FILE, read_shown
@@ -256,13 +258,45 @@ def test_records_of_evaluations_and_predictions_are_read_by_what_was_learned_in_
     assert reading(made).prediction.share > 0.97  # known records were sent by models of up to eight steps before
 
 
-@pytest.mark.parametrize("attack", [InverseNetworkAttack, StackedRidgeAttack])
+class Drawing(RidgeAttack):
+    def __call__(self, view: Any, /) -> Any:
+        return super().__call__(view) + 0.1 * torch.randn(len(view.ids), 1)
+
+
+@pytest.mark.parametrize("attack", [InverseNetworkAttack, StackedRidgeAttack, Drawing])
 def test_other_readers_read_evaluations_too_and_remember_nothing_of_them(attack: Any) -> None:
     often, seldom = (trainer(5, attacks=[attack(known_share=0.3)], evaluate_every=every) for every in (1, 2))
     for made in (often, seldom):
         made.fit(2)
-    assert reading(often) == reading(seldom)
+    assert replace(reading(often), evaluation=None) == replace(reading(seldom), evaluation=None)
+    assert reading(often).evaluation == reading(seldom).evaluation
     assert reading(often).evaluation.share > 0.8
+
+
+class Hiding:
+    """Masks that hide a part."""
+
+    def masked(self, part: Any, **purpose: Any) -> Any:
+        return part + 1_000
+
+
+@pytest.mark.parametrize("masks", [None, Hiding()])
+def test_what_is_sent_in_clear_is_shown_and_what_is_under_masks_is_not(masks: Any) -> None:
+    party = trainer().passives["telecom"]
+    seen: list[Any] = []
+    party.sent_to, party.masks = [seen.append], masks
+    plan = EvaluationPlan(validation=range(0, 20, 2), test=party.data.test.count, rows=7)
+    half = passive_evaluation(party, plan, step=9, epoch=1, active="bank")
+    sent = [next(half).send[0].payload for _ in plan.batches(party)]
+    half.close()
+    next(passive_prediction(party, party.test_batch(torch.arange(3)), 0, active="bank", outputs=1))
+    if masks is not None:
+        assert not seen
+        return
+    *evaluated, predicted = seen
+    assert all(torch.equal(one.message, message) for one, message in zip(evaluated, sent, strict=True))
+    assert [(one.phase, one.step, one.piece) for one in evaluated] == [("evaluation", 9, n) for n in range(len(sent))]
+    assert (predicted.phase, predicted.step, predicted.piece) == ("prediction", 0, 0)
 
 
 def test_dummies_are_in_no_figure_of_an_evaluation() -> None:
