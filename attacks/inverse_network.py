@@ -28,7 +28,7 @@ _KEPT: Final = 0.9
 
 
 class InverseNetworkAttack:
-    """Estimate a partner's numeric columns from what it sends, by networks that turn its bottom model round.
+    """Estimate a partner's columns from what it sends, by networks that turn its bottom model round.
 
     Assumes what ``ridge`` assumes: the columns of a few records, and what was received of these. Ridge regression on
     the known records comes first, and six small networks of one hidden layer learn what it leaves. Each goes on from

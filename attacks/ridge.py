@@ -19,7 +19,7 @@ _KEPT: Final = 0.9
 
 
 class RidgeAttack:
-    """Estimate a partner's numeric columns from what it sends, by ridge regression on records whose columns are known.
+    """Estimate a partner's columns from what it sends, by ridge regression on records whose columns are known.
 
     The label party needs no weights and no model of its partner: it knows the columns of a few records, from a source
     of its own say, and what it received of these. Whatever of the columns is linear in the activation is found, as far

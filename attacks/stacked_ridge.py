@@ -22,7 +22,7 @@ _KEPT: Final = 0.9
 
 
 class StackedRidgeAttack:
-    """Estimate a partner's numeric columns from what it sent of a record in several epochs, by ridge regression.
+    """Estimate a partner's columns from what it sent of a record in several epochs, by ridge regression.
 
     Assumes what ``ridge`` assumes, and that records come back under their ids. A bottom model that has moved in between
     sends another mixture of the same columns: where the cut is narrower than the columns are many, two mixtures tell

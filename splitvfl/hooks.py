@@ -271,11 +271,12 @@ class KnownRows(NamedTuple):
 
 
 class Auxiliary(NamedTuple):
-    """Records of one message whose columns an attacker is assumed to know.
+    """Records whose columns an attacker is assumed to know: of one message, but for evaluations and predictions.
 
     Attributes:
         activation: What was received of them, ``(m, width)``.
-        columns: Their numeric columns, ``(m, d)``, as their party holds them.
+        columns: What is asked for of others, ``(m, d)``: their numeric columns, as their party holds them, and behind
+            these a column of zeros and ones for each category of its categorical fields.
         ids: Their record ids, ``(m,)``, int64.
     """
 
@@ -331,7 +332,8 @@ class View:
         "What a passive party sent of its bottom model's output, as it was received, ``(n, width)``."
     )
     auxiliary = ViewField[Auxiliary](
-        "Records of the same message whose columns the attacker is assumed to know; none of them is judged."
+        "Records of the same message whose columns the attacker is assumed to know; none of them is judged. Of an "
+        "evaluation or a prediction: those of training that came last, where its own records are others."
     )
     earlier_auxiliary = ViewField[Auxiliary](
         "Likewise of messages since it was called last, the latest first; none where it is called with every one."
@@ -657,6 +659,9 @@ class Attack(Protocol):
 
     def __call__(self, view: View, /) -> Tensor:
         """Return scores ``(n,)``, higher for "more likely positive", or an estimate of features ``(n, d)``.
+
+        Of a partner's activations features are the columns that ``auxiliary`` has; of the columns of a categorical
+        field the one with the largest estimate is the category that is answered.
 
         NaN means "this record is not scored" (an attack's own reference, say): it counts as a tie, in the middle. An
         attack that means "negative" returns a number. Infinite values are an error.

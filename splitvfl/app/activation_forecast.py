@@ -27,6 +27,7 @@ from splitvfl.learning.precision import narrow_dtype
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.learning.tasks import task_for
 from splitvfl.party.party import PassiveParty
+from splitvfl.report.read_words import counting, of_variance, too_many, with_share
 
 VERSION: Final = 1
 DRAWS: Final = 3
@@ -75,9 +76,9 @@ class ActivationForecast:
         )
         return (
             f"Of what {self.party} sends with {of}, {self.width} numbers a record, whoever knows {knows}the columns of "
-            f"{most.known_share:.0%} of the records reads {span} of the variance of the others' {len(most.columns)} "
-            f"columns, by the {most.attack} attack: more than half of {most.told or 'none'} of them, most of "
-            f"{most.columns[0].column} ({most.columns[0].share:.0%})."
+            f"{most.known_share:.0%} of the records reads {span} of {of_variance(most)}the others' "
+            f"{len(most.columns)} columns{counting(most)}, by the {most.attack} attack: more than half of "
+            f"{most.told or 'none'} of them, most of {with_share(most.columns[0])}.{too_many(most)}"
         )
 
     def as_json(self) -> dict[str, Any]:

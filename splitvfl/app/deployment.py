@@ -59,6 +59,7 @@ from splitvfl.exchange.evaluation import EvaluationPlan
 from splitvfl.exchange.handshake import TaskSpec, agreed_settings, terms_of
 from splitvfl.hooks import Attack, hook_name, moment_of, placed, reads_activations, refusal_of, scope_of, target_of
 from splitvfl.leakage.judging import Leak
+from splitvfl.leakage.shown_records import save_shown
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.precision import narrow_dtype
@@ -69,7 +70,7 @@ from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.report.board_row import show_on_board
 from splitvfl.report.releases import keep_reserve
 from splitvfl.report.summary import RunSummary
-from splitvfl.run.column_seats import read_own_columns
+from splitvfl.run.column_seats import read_own_columns, shown_of
 from splitvfl.run.coordinator import CoordinatorRun
 from splitvfl.run.networked import DENSE_HERE, ROWS_HERE, USUAL_LOSS, ActiveRun, PassiveRun, RunSettings
 from splitvfl.run.seats import NOTHING_COMES_BACK
@@ -659,6 +660,8 @@ def run_party(
             held_out=settings.batches.all_held_out,
             command=command,
         )
+        if isinstance(run, PassiveRun):
+            save_shown(folder, shown_of(run.watch, run.name) if config.keep_records else ())
         summary = replace(found, provenance=provenance)
         summary.save(folder)
         show_on_board(summary, folder)

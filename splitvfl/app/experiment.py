@@ -37,6 +37,7 @@ from splitvfl.data import VerticalData
 from splitvfl.errors import ConfigError, DataError
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE, Reconstruction
+from splitvfl.leakage.shown_records import save_shown
 from splitvfl.learning.precision import narrow_dtype
 from splitvfl.party.direction import awaits_direction, check_awaited
 from splitvfl.party.party import ActiveParty, PassiveParty
@@ -44,6 +45,7 @@ from splitvfl.report.board_row import show_on_board
 from splitvfl.report.releases import Reserve, keep_reserve
 from splitvfl.report.rows import counted
 from splitvfl.report.summary import FILE_NAME, RunSummary, read_summary
+from splitvfl.run.column_seats import shown_of
 from splitvfl.run.trainer import MadeBy, Trainer
 from splitvfl.run.training import TrainingProgress
 from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder
@@ -265,7 +267,8 @@ class Experiment:
         earlier = parse_config(path.read_text(), source=path, folder=self._config.folder).model_dump(mode="json")
         account = self._assembly.budget()
         limited = account is not None and account.epsilon is not None
-        free = ("goal", "train.epochs") if self._assembly.noise is None or limited else ("goal",)
+        longer = self._assembly.noise is None or limited
+        free = ("goal", "keep_records", "train.epochs") if longer else ("goal", "keep_records")
         changed = [key for key in _differing(earlier, self._config.model_dump(mode="json")) if key not in free]
         if changed:
             few = "" if "train.epochs" not in changed else " (noise was calculated for the epochs that were planned)"
@@ -339,7 +342,8 @@ def run_experiment(
 
     The folder gets ``experiment.yaml`` (all settings), ``metrics.jsonl``, TensorBoard events, ``checkpoints/``,
     ``weights/PARTY.safetensors``, the trained halves ``model/PARTY``, ``begun.json`` and ``summary.json``; where
-    attacks on columns are listed, ``reconstruct.json`` too, without values of records. A run that has finished is
+    attacks on columns are listed, ``reconstruct.json`` too, without values of records; with ``keep_records``
+    ``columns-read.json``. A run that has finished is
     resumed by leaving it as it is, once its settings and data are found to be the same.
 
     Args:
@@ -396,6 +400,8 @@ def run_experiment(
         command=command,
     )
     summary = replace(experiment.summary(trainer, observed, leaks), alone=bench.alone, provenance=provenance)
+    shown = tuple(one for name in trainer.passives for one in shown_of(trainer.watch, name))
+    save_shown(folder, shown if config.keep_records else ())
     _write_run(folder, trainer, experiment, summary, told)
     return summary
 

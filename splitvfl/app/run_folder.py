@@ -10,6 +10,7 @@ import yaml
 
 from splitvfl.errors import ConfigError
 from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE
+from splitvfl.leakage.shown_records import SHOWN_FILE
 from splitvfl.report.audit_words import AUDIT_FILE, AUDIT_PAGE
 from splitvfl.report.provenance import BEGUN_FILE
 from splitvfl.report.releases import RELEASES_FILE, RESERVE_FILE
@@ -122,6 +123,7 @@ def clear_run(folder: Path) -> None:
     names = (
         "report.html",
         RECONSTRUCTION_FILE,
+        SHOWN_FILE,
         AUDIT_FILE,
         RELEASES_FILE,
         AUDIT_PAGE,

@@ -156,6 +156,14 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, or of comparisons.")],
     out: Annotated[Path | None, typer.Option(help="The page. Default: report.html in the first folder.")] = None,
     title: Annotated[str, typer.Option(help="Its title.")] = "What leaks",
+    show_records: Annotated[
+        bool,
+        typer.Option(
+            "--show-records",
+            help="Show true against estimated values of a few records, of runs whose file has keep_records: true. "
+            "Not for a page that is handed on.",
+        ),
+    ] = False,
 ) -> None:
     """Make one self-contained HTML page out of finished runs, to read, print and sign."""
     from splitvfl.report.report import finished_in, unfinished_runs, write_report
@@ -172,6 +180,6 @@ def report(
             )
         tell("no page: there are no figures of a training here")
         return
-    print(write_report(runs, out or runs[0] / "report.html", title=title))
+    print(write_report(runs, out or runs[0] / "report.html", title=title, show_records=show_records))
     for folder in unfinished_runs(runs):
         tell(f"left out, as it has not finished: {folder}")

@@ -761,6 +761,9 @@ class ExperimentConfig(Settings):
         known_negatives: How many negative ones, likewise.
         goal: The leak AUC below which reports call labels protected, in (0.5, 1]: an attack that reads no more than
             that, or no more than a partner's own columns tell anyway, is below it. It changes no training.
+        keep_records: Whether 50 records' values of the three columns that are read most in activations are kept, true
+            and estimated, for ``splitvfl report --show-records``: without ids, units and extremes, and of each column
+            other records. Readable by the owner alone. It changes no training.
     """
 
     name: Annotated[str, AfterValidator(_folder_name)]
@@ -778,6 +781,7 @@ class ExperimentConfig(Settings):
     known_positives: Known = 10
     known_negatives: Known = 10
     goal: Annotated[float, Field(gt=0.5, le=1)] = 0.6
+    keep_records: bool = False
 
     _source: str = PrivateAttr(default="experiment")
     _folder: Path = PrivateAttr(default=Path())

@@ -161,6 +161,8 @@ def passive_evaluation(party: PassiveParty, plan: EvaluationPlan, *, step: int, 
     with party.evaluating():
         for piece, (_, batch) in enumerate(plan.batches(party)):
             part = part_to_score(party, batch, step, "evaluation", kind="evaluation", piece=piece)
+            if party.masks is None:
+                party.send_to_watchers(part, batch, step, "evaluation", piece)
             yield Outbox(send=(Message(party.name, active, "evaluation", step, part),))
     inbox = yield Outbox(wait=(Expected(active, "verdict", step, (torch.int64,), (2,)),))
     verdict = _verdict(inbox[active])

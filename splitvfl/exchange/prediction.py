@@ -152,6 +152,8 @@ def passive_prediction(
         ProtocolError: If the activation, which is not sent then, or a score is NaN or infinite.
     """
     part = part_to_score(party, batch, number, "prediction", kind="activation", piece=piece)
+    if party.masks is None:
+        party.send_to_watchers(part, batch, number, "prediction", number)
     shape = (batch.count,) if outputs == 1 else (batch.count, outputs)
     awaited = (Expected(active, "scores", number, FLOATS, shape),) if publish else ()
     inbox = yield Outbox(send=(Message(party.name, active, "activation", number, part),), wait=awaited)

@@ -139,10 +139,20 @@ def share_right(estimate: Tensor, truth: Tensor) -> float:
     """
     if estimate.shape != truth.shape or truth.dim() != 2 or not truth.numel():
         raise ArgumentError(f"expected estimate and truth (n, c), got {tuple(estimate.shape)}, {tuple(truth.shape)}")
+    return records_right(estimate, truth).mean().item()
+
+
+def records_right(estimate: Tensor, truth: Tensor) -> Tensor:
+    """Return of each record whether its category is the one with the largest estimate, ``(n,)``, float64, 0 to 1.
+
+    Args:
+        estimate: As of :func:`share_right`.
+        truth: Likewise.
+    """
     guessed, true = (_both_sides(columns.double()) for columns in (estimate, truth))
     largest = guessed >= guessed.amax(dim=1, keepdim=True) - _ROUNDING
     hit = (largest & (true > 0)).any(dim=1).double()
-    return (hit / largest.sum(dim=1)).mean().item()
+    return hit / largest.sum(dim=1)
 
 
 def commonest_share(truth: Tensor) -> float:

@@ -22,13 +22,13 @@ def readers_to_run(data: PartyData) -> tuple[str, ...]:
     model moves much and many are known. Nor is the largest figure an upper bound.
 
     Args:
-        data: The party's. Of categories no bottom model is turned round, and of no numbers nothing is read.
+        data: The party's. Of categories no bottom model is turned round.
 
     Returns:
-        Names as in a file; empty where nothing can be read.
+        Names as in a file; empty where there are no columns.
     """
-    if not data.width:
-        return ()
     if data.train.columns.categorical.shape[1]:
         return BY_KNOWN_RECORDS
+    if not data.width:
+        return ()
     return (*BY_KNOWN_MODEL, *BY_KNOWN_RECORDS)

@@ -4,6 +4,15 @@ An attack in the label party's seat estimates the numeric columns of every recor
 share of each column's variance that it recovers, ``1 − MSE / variance`` and never below 0, both of the same records:
 those that it is judged by. It is not judged by records whose columns it is assumed to know.
 
+Of a categorical field it estimates an indicator for each category (:mod:`splitvfl.leakage.asked_categories`), and
+answers the largest. It is judged by how many records that is right of, beside the most frequent category of the same
+records; ``(right − p) / (1 − p)``, p the share of that one and never below 0, stands in one list with shares of
+variance: both are 0 for who knows nothing of a record, and 1 for who knows all.
+
+Of records that are evaluated or scored the label party receives activations too, and knows nobody among them. What the
+attack has learned in training reads these as well: it is given the known records that came last in training, and judged
+by itself. Nothing of that is kept: a copy of the attack is asked.
+
 An attack that says that it may be ``sampled`` takes no more of a step where the batch is large: it is called with one
 message of n/64 where they have n records each, at least one of every epoch, and gets what known records it needs of
 those before. Whoever is called is judged by 512 records of the message at most, and by those that are followed.
@@ -11,20 +20,24 @@ those before. Whoever is called is judged by 512 records of the message at most,
 
 from __future__ import annotations
 
+import copy
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
-from splitvfl.data.columns import Records
+from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import AttackRefused
 from splitvfl.hooks import (
     Attack,
     Auxiliary,
+    Phase,
     View,
     hook_name,
     is_sampled,
@@ -32,8 +45,12 @@ from splitvfl.hooks import (
     most_records_of,
     needs_of,
 )
+from splitvfl.leakage.asked_categories import NO_CATEGORIES, AskedCategories
+from splitvfl.leakage.categories import CategoryGroup, records_right
 from splitvfl.leakage.features import run_feature_attack
-from splitvfl.learning.randomness import PartyRandom
+from splitvfl.leakage.reconstruction import PlottedColumn
+from splitvfl.leakage.shown_records import SHOWN_COLUMNS, shown_column
+from splitvfl.learning.randomness import PartyRandom, derive_seed
 
 TOLD: Final = 0.5
 """A column is told when more than this share of its variance is recovered."""
@@ -54,13 +71,35 @@ class ColumnShare:
 
     Attributes:
         column: Its name.
-        share: Share of its variance, 0 to 1, over the records of the last epoch.
+        share: Share of its variance, 0 to 1, over the records of the last epoch; of a categorical column
+            ``(right − commonest) / (1 − commonest)``, at least 0.
         accumulated: The same of each followed record's mean estimate over the run; ``None``: there is none.
+        right: Of a categorical column, share of records whose category is the one that was answered.
+        commonest: What answering the most frequent category for all of them gives.
     """
 
     column: str
     share: float
     accumulated: float | None = None
+    right: float | None = None
+    commonest: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaterReading:
+    """What an attack read of messages that nothing is learned from: those of an evaluation, or of predictions.
+
+    Attributes:
+        share: As of :class:`ColumnReading`.
+        told: Likewise.
+        records: Number of estimates.
+        columns: Column by column, that of which most is recovered first.
+    """
+
+    share: float
+    told: int
+    records: int
+    columns: list[ColumnShare]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +109,25 @@ class ColumnReading:
     Attributes:
         attack: Its name.
         known_share: Share of the training records whose columns it was assumed to know.
-        share: Share of variance recovered, the mean over columns, in the last epoch.
+        share: Share of variance recovered in the last epoch, the mean over columns; a categorical field counts as one,
+            by its own share.
         told: Number of columns of which more than half was recovered then.
         records: Number of estimates in that epoch.
-        columns: Column by column, that of which most is recovered first.
+        columns: Column by column, that of which most is recovered first; categorical fields among them.
         accumulated: Share of variance that each followed record's mean estimate over the run recovers, likewise.
         followed: Number of these records.
-        left_out: Columns without variance over the training records.
+        left_out: Columns without variance over the training records, and fields of a single category.
         without_messages: Share of variance that ridge regression on the label party's own columns recovers, from the
             same known records; ``None``: nobody looked.
         note: What it warned of.
         standing_still: Whether the model had been trained, and stood still: messages were computed again, and read when
             training was over.
         knows_model: Whether the attack is assumed to know the partner's half of the model too.
+        one_hot: Categories that the party holds as columns of zeros and ones, as categories: their columns are in
+            ``columns`` too, one by one, and these alone are counted in ``share``.
+        too_many: Categorical fields of more categories than are asked for.
+        evaluation: What it read in the last evaluation; ``None``: there was none.
+        prediction: What it read when records were last scored by the trainer; likewise.
     """
 
     attack: str
@@ -98,6 +143,10 @@ class ColumnReading:
     note: str = ""
     standing_still: bool = False
     knows_model: bool = False
+    one_hot: list[ColumnShare] = field(default_factory=list)
+    too_many: list[str] = field(default_factory=list)
+    evaluation: LaterReading | None = None
+    prediction: LaterReading | None = None
 
 
 class ColumnReader:
@@ -108,7 +157,9 @@ class ColumnReader:
         name: What it is called; ``None``: by its own name.
         names: Of the partner's numeric columns.
         train: Its training records.
+        categories: Which of its categories are asked for.
         among: Places of those that are sent in training and are records of somebody; ``None``: all are.
+        nobodys: Ids of those that are nobody's, in any part; ``None``: there are none.
         seed: Draws the records whose columns the attacker knows, and those that are followed over the run.
         epoch_steps: Steps of an epoch; ``None``: the attack is called with every message, sampled or not.
         refused: Told why, where the attack cannot work; it is not called again.
@@ -129,7 +180,9 @@ class ColumnReader:
         name: str | None = None,
         names: Sequence[str],
         train: Records,
+        categories: AskedCategories = NO_CATEGORIES,
         among: Tensor | None = None,
+        nobodys: Tensor | None = None,
         seed: int,
         epoch_steps: int | None = None,
         refused: Callable[[str], None] = lambda why: None,
@@ -142,12 +195,20 @@ class ColumnReader:
         self._seed, self._most = seed, most_records_of(attack)
         self._bottom = bottom if "partner_bottom" in needs_of(attack) else None
         self._share = known_share_of(attack) if "auxiliary" in needs_of(attack) else 0.0
-        self._names = tuple(names)
-        self._middle, variance = _moments(train, len(self._names))
-        self._varies = variance > 0
+        self._categories, self._numbers = categories, len(names)
+        middle, variance = _moments(train, len(names))
+        one_hot = [one for one in categories.one_hot if int((variance[list(one.places)] > 0).sum()) > 1]
+        self._groups = (*categories.fields, *one_hot)
+        self._names = (*names, *(group.column for group in self._groups))
+        self._middle = torch.cat([middle, middle.new_zeros(categories.width)])
+        kinds = (variance > 0, [True] * len(categories.fields), [False] * len(one_hot))
+        self._counted = torch.cat([torch.as_tensor(kind, dtype=torch.bool) for kind in kinds])
         among = torch.arange(train.count) if among is None else among
         self._when = _Moments.of(len(among), epoch_steps, self._share) if is_sampled(attack) else _Moments()
         self._held: Auxiliary | None = None
+        # For messages in which nobody is known.
+        self._remembered: Auxiliary | None = None
+        self._nobodys = None if nobodys is None else nobodys.cpu().sort().values
         self._others = None if len(among) == train.count else train.ids[among].cpu().sort().values
         drawn = among[torch.randperm(len(among), generator=torch.Generator().manual_seed(seed))]
         count = round(self._share * len(among))
@@ -156,19 +217,21 @@ class ColumnReader:
         self._known = train.ids[self.known].cpu().sort().values
         followed = train.rows(self.followed)
         self._followed, order = followed.ids.cpu().sort()
-        self._truth = followed.columns.numeric.cpu()[order].double()
+        self._truth = categories.beside(followed.columns).cpu()[order].double()
         self._sums = torch.zeros_like(self._truth)
         self._times = torch.zeros(len(order), dtype=torch.int64)
-        self._epoch, self._recent, self._last = (_Errors(len(self._names)) for _ in range(3))
+        self._epoch, self._recent, self._last = (self._errors() for _ in range(3))
+        self._later: dict[Phase, _Errors] = {}
+        self._unlogged = False
         self._messages = self._unjudged = 0
         self._note = ""
 
-    def see(self, message: Tensor, columns: Tensor, ids: Tensor, *, party: str, step: int) -> None:
+    def see(self, message: Tensor, columns: Columns, ids: Tensor, *, party: str, step: int) -> None:
         """Let the attack look at a message of training, and judge it.
 
         Args:
             message: What was sent, ``(n, width)``.
-            columns: The numeric columns of its records, ``(n, d)``.
+            columns: The columns of its records.
             ids: Their ids.
             party: The label party's name.
             step: Number of the step.
@@ -177,36 +240,77 @@ class ColumnReader:
             HookError: If the attack breaks its contract.
             ArgumentError: If its estimate has another shape than ``(n, d)``, or is not finite.
         """
-        if not self._asked or not self._when.holds(step) or not bool(self._varies.any()):
+        if not self._asked or not self._when.holds(step) or not bool(self._counted.any()):
             return
         started = time.perf_counter()
+        with self._sparing(step):
+            self._look(_widened(message), columns, ids, party=party, step=step)
+        self.seconds += time.perf_counter() - started
+
+    def see_later(
+        self, message: Tensor, columns: Columns, ids: Tensor, *, party: str, step: int, phase: Phase, piece: int
+    ) -> None:
+        """Let the attack look at a message that nothing is learned from, and judge it, up to 512 of its records.
+
+        Of many messages it looks at fewer and fewer: at those numbered 0, 1, 2, 4, 8 and so on. It is asked by a copy,
+        so that what it does in training stays as it is.
+
+        Args:
+            message: As for :meth:`see`.
+            columns: Likewise.
+            ids: Likewise.
+            party: Likewise.
+            step: Number of training steps done, or of the message.
+            phase: ``"evaluation"`` or ``"prediction"``.
+            piece: Number of the message in the evaluation or the prediction, from 0; at 0 another one begins.
+
+        Raises:
+            HookError: As :meth:`see`.
+            ArgumentError: Likewise.
+        """
+        if not self._asked or piece & (piece - 1) or not bool(self._counted.any()):
+            return
+        if piece == 0:
+            self._later[phase] = self._errors()
+        with self._sparing(step):
+            self._look_later(_widened(message), columns, ids, party=party, step=step, phase=phase, piece=piece)
+
+    @contextmanager
+    def _sparing(self, step: int) -> Iterator[None]:
+        """Leave the attack out, and say why, if it refuses or is spared; what it raises otherwise is raised."""
         try:
-            self._look(message.detach(), columns, ids, party=party, step=step)
+            yield
         except AttackRefused as error:
             self._leave_out(str(error))
         except Exception as error:
             if not self._spared:
                 raise
             self._leave_out(f"failed at step {step:,}: {error}")
-        finally:
-            self.seconds += time.perf_counter() - started
 
     def _leave_out(self, why: str) -> None:
         self._asked, self._why = False, why
         self._refused(why)
 
-    def _look(self, message: Tensor, columns: Tensor, ids: Tensor, *, party: str, step: int) -> None:
-        message = message.float() if message.dtype.itemsize < 4 else message
-        own = ids.cpu()
-        known = _is_among(own, self._known)
+    def _columns_of(self, columns: Columns, rows: Tensor) -> Tensor:
+        """Return what is asked for of some records, ``(k, d)``."""
+        return self._categories.beside(columns.rows(rows))
+
+    def _known_among(self, message: Tensor, columns: Columns, ids: Tensor) -> tuple[Tensor, Auxiliary]:
+        """Return which records are known, bool on the CPU, and what is known of them."""
+        known = _is_among(ids.cpu(), self._known)
         there = known.nonzero().squeeze(1).to(ids.device)
-        auxiliary = Auxiliary(message[there], columns[there], ids[there])
+        return known, Auxiliary(message[there], self._columns_of(columns, there), ids[there])
+
+    def _look(self, message: Tensor, columns: Columns, ids: Tensor, *, party: str, step: int) -> None:
+        own = ids.cpu()
+        known, auxiliary = self._known_among(message, columns, ids)
+        self._remembered = _latest(auxiliary, self._remembered)
         if not self._when.calls(step):
             self._held = _latest(auxiliary, self._held)
             return
         judged = ~known if self._others is None else ~known & _is_among(own, self._others)
         self._messages += 1
-        if (self._share and len(there) < _FEWEST) or not bool(judged.any()):
+        if (self._share and len(auxiliary.ids) < _FEWEST) or not bool(judged.any()):
             self._unjudged += 1
             return
         places = judged.nonzero().squeeze(1)
@@ -214,27 +318,58 @@ class ColumnReader:
             drawn = self._drawn(places, step, _JUDGED)
             places = torch.cat([drawn, (judged & _is_among(own, self._followed)).nonzero().squeeze(1)]).unique()
         here = self._drawn(places, step, self._most).to(ids.device)
-        none = Auxiliary(*(part[:0] for part in auxiliary))
-        view = View(
+        view = self._view(message[here], ids[here], auxiliary, self._held, party=party, step=step)
+        self._held = None
+        estimate, self._note = self._estimate(self._attack, view, self._random)
+        truth = self._columns_of(columns, here).double().cpu()
+        self._judge(estimate, truth, self._epoch, self._recent)
+        self._follow(ids[here].cpu(), estimate)
+
+    def _look_later(
+        self, message: Tensor, columns: Columns, ids: Tensor, *, party: str, step: int, phase: Phase, piece: int
+    ) -> None:
+        own = ids.cpu()
+        known, auxiliary = self._known_among(message, columns, ids)
+        auxiliary = _each_once(_latest(auxiliary, self._remembered))
+        judged = ~known if self._nobodys is None else ~known & ~_is_among(own, self._nobodys)
+        if (self._share and len(auxiliary.ids) < _FEWEST) or not bool(judged.any()):
+            return
+        most = min(_JUDGED, self._most or _JUDGED)
+        here = self._drawn(judged.nonzero().squeeze(1), step + piece, most).to(ids.device)
+        view = self._view(message[here], ids[here], auxiliary, None, party=party, step=step)
+        random = PartyRandom(derive_seed(self._seed, phase, step, piece))
+        estimate, _ = self._estimate(copy.deepcopy(self._attack), view, random)
+        self._judge(estimate, self._columns_of(columns, here).double().cpu(), self._later[phase])
+        self._unlogged |= phase == "evaluation"
+
+    def _view(
+        self, message: Tensor, ids: Tensor, known: Auxiliary, earlier: Auxiliary | None, *, party: str, step: int
+    ) -> View:
+        none = Auxiliary(*(part[:0] for part in known))
+        return View(
             party=party,
             step=step,
-            ids=ids[here],
-            received_activation=message[here],
-            auxiliary=auxiliary,
-            earlier_auxiliary=none if self._held is None else self._held,
+            ids=ids,
+            received_activation=message,
+            auxiliary=known,
+            earlier_auxiliary=none if earlier is None else earlier,
             # A copy costs as much as the model is large.
             **({} if self._bottom is None else {"partner_bottom": self._bottom()}),
         )
-        self._held = None
-        if ids.device.type == "cuda":
-            self._random.use_cuda()
-        with self._random:  # what an attack draws is not to change what it watches
-            estimate, self._note = run_feature_attack(self._attack, view, columns.shape[1])
-        estimate = estimate.detach().double().cpu()
-        truth = columns[here].double().cpu()
-        for sums in (self._epoch, self._recent):
-            sums.add(estimate - truth, truth - self._middle)
-        self._follow(ids[here].cpu(), estimate)
+
+    def _estimate(self, attack: Attack, view: View, random: PartyRandom) -> tuple[Tensor, str]:
+        """Return the attack's estimate on the CPU, ``(n, d)``, float64, and what it warned of."""
+        if view.device.type == "cuda":
+            random.use_cuda()
+        with random:  # what an attack draws is not to change what it watches
+            estimate, note = run_feature_attack(attack, view, len(self._middle))
+        return estimate.detach().double().cpu(), note
+
+    def _judge(self, estimate: Tensor, truth: Tensor, *sums: _Errors) -> None:
+        hits = [_hits(group, estimate, truth).sum() for group in self._groups]
+        right = torch.stack(hits) if hits else None
+        for one in sums:
+            one.add(estimate - truth, truth - self._middle, right)
 
     def _drawn(self, places: Tensor, step: int, most: int | None) -> Tensor:
         """Return so many of these places at most, drawn anew at each step: those of a shard lie side by side."""
@@ -261,37 +396,97 @@ class ColumnReader:
             epoch_ends: Whether an epoch has just ended.
         """
         values = {f"feature_leak/{party}/{self.name}": self._mean(self._shares(self._recent))}
-        self._recent = _Errors(len(self._names))
+        self._recent = self._errors()
         if epoch_ends:
             values[f"feature_leak_accumulated/{party}/{self.name}"] = self._mean(self._accumulated())
+            values |= self._category_scalars(f"{party}/{self.name}")
             if self._epoch.count:
-                self._last, self._epoch = self._epoch, _Errors(len(self._names))
+                self._last, self._epoch = self._epoch, self._errors()
+        if self._unlogged:
+            self._unlogged = False
+            values[f"feature_leak_evaluation/{party}/{self.name}"] = self._mean(self._shares(self._later["evaluation"]))
         return {tag: value for tag, value in values.items() if not math.isnan(value)}
+
+    def _category_scalars(self, tag: str) -> dict[str, float]:
+        """Return how often categories were right in the epoch, and what answering the most frequent one gives."""
+        values = {}
+        for group, right, commonest in zip(self._groups, *self._answers(self._epoch), strict=True):
+            values[f"categories_right/{tag}/{group.column}"] = right.item()
+            values[f"categories_commonest/{tag}/{group.column}"] = commonest.item()
+        return values
 
     def reading(self) -> ColumnReading | None:
         """Return its figures of the last epoch, and of the run; ``None`` where it was never judged."""
         last = self._last if self._last.count else self._epoch
         if not last.count:
             return None
-        shares, accumulated = self._shares(last), self._accumulated()
-        columns = [
-            ColumnShare(name, shares[place].item(), None if accumulated is None else accumulated[place].item())
-            for place, name in enumerate(self._names)
-            if self._varies[place]
-        ]
+        accumulated = self._accumulated()
+        found = self._columns(last, accumulated)
+        columns = self._sorted(found)
         return ColumnReading(
             attack=self.name,
             known_share=self._share,
-            share=self._mean(shares),
+            share=self._mean(self._shares(last)),
             told=sum(one.share > TOLD for one in columns),
             records=last.count,
-            columns=sorted(columns, key=lambda one: -one.share),
+            columns=columns,
             accumulated=None if accumulated is None else self._mean(accumulated),
             followed=int((self._times > 0).sum()),
-            left_out=[name for place, name in enumerate(self._names) if not self._varies[place]],
+            left_out=[
+                *(name for name, kept in zip(self._names[: self._numbers], self._counted, strict=False) if not kept),
+                *self._categories.single,
+            ],
             note="; ".join(filter(None, (self._note, self.unjudged))),
             knows_model="partner_bottom" in needs_of(self._attack),
+            one_hot=found[self._numbers + len(self._categories.fields) :],
+            too_many=list(self._categories.too_many),
+            evaluation=self._later_reading("evaluation"),
+            prediction=self._later_reading("prediction"),
         )
+
+    def _later_reading(self, phase: Phase) -> LaterReading | None:
+        errors = self._later.get(phase)
+        if errors is None or not errors.count:
+            return None
+        columns = self._sorted(self._columns(errors, None))
+        told = sum(one.share > TOLD for one in columns)
+        return LaterReading(self._mean(self._shares(errors)), told, errors.count, columns)
+
+    def _sorted(self, found: list[ColumnShare]) -> list[ColumnShare]:
+        """Return those that are counted, that of which most is recovered first."""
+        counted = (one for one, counted in zip(found, self._counted, strict=True) if counted)
+        return sorted(counted, key=lambda one: -one.share)
+
+    def _columns(self, errors: _Errors, accumulated: Tensor | None) -> list[ColumnShare]:
+        """Return what is recovered of each numeric column, each field, and each category in one-hot columns."""
+        nothing: list[float | None] = [None] * self._numbers
+        return [
+            ColumnShare(*figures)
+            for figures in zip(
+                self._names,
+                self._shares(errors).tolist(),
+                [None] * len(self._names) if accumulated is None else accumulated.tolist(),
+                *(nothing + figure.tolist() for figure in self._answers(errors)),
+                strict=True,
+            )
+        ]
+
+    def shown(self) -> tuple[PlottedColumn, ...]:
+        """Return the numeric columns that are read most over the run, three at most, each of a few records."""
+        shares, met = self._accumulated(), self._times > 0
+        if shares is None:
+            return ()
+        places = [place for place in range(self._numbers) if self._counted[place]]
+        found = (
+            shown_column(
+                self._names[place],
+                self._truth[met, place],
+                self._sums[met, place] / self._times[met],
+                seed=derive_seed(self._seed, "shown", place),
+            )
+            for place in sorted(places, key=lambda place: -shares[place].item())
+        )
+        return tuple(islice((one for one in found if one is not None), SHOWN_COLUMNS))
 
     @property
     def unjudged(self) -> str:
@@ -305,29 +500,46 @@ class ColumnReader:
 
     def share_of(self, estimate: Tensor, truth: Tensor) -> float:
         """Return the share of variance that estimates of some records recover, the mean over columns."""
-        errors = _Errors(len(self._names))
-        errors.add(estimate.double() - truth.double(), truth.double() - self._middle)
+        errors = self._errors()
+        self._judge(estimate.double(), truth.double(), errors)
         return self._mean(self._shares(errors))
 
     def _shares(self, errors: _Errors) -> Tensor:
-        """Return which share of each column's variance is recovered, ``(d,)``; NaN where nothing was judged."""
+        """Return which share is recovered of each column's variance and of each group's categories.
+
+        NaN where nothing was judged.
+        """
         if not errors.count:
-            return torch.full_like(self._middle, math.nan)
+            return torch.full((len(self._names),), math.nan, dtype=torch.float64)
         # A column that does not vary among these records has nothing to recover.
         variance = errors.variance
         shares = 1 - errors.sums / errors.count / variance.clamp_min(torch.finfo(torch.float64).tiny)
-        return torch.where(variance > 0, shares, 0.0).clamp_min(0.0)
+        right, commonest = self._answers(errors)
+        others = 1 - commonest
+        beyond = torch.where(others > _ROUNDING, (right - commonest) / others.clamp_min(_ROUNDING), 0.0)
+        numbers = torch.where(variance > 0, shares, 0.0)[: self._numbers]
+        return torch.cat([numbers, beyond]).clamp_min(0.0)
+
+    def _answers(self, errors: _Errors) -> tuple[Tensor, Tensor]:
+        """Return which share of each group's categories is right, and that of the most frequent one; NaN of nobody."""
+        if not errors.count or not self._groups:
+            return (torch.full((len(self._groups),), math.nan, dtype=torch.float64),) * 2
+        frequent = errors.mean + self._middle
+        return errors.right / errors.count, torch.stack([frequent[list(one.places)].max() for one in self._groups])
+
+    def _errors(self) -> _Errors:
+        return _Errors(len(self._middle), len(self._groups))
 
     def _accumulated(self) -> Tensor | None:
         met = self._times > 0
         if not bool(met.any()):
             return None
-        errors = _Errors(len(self._names))
-        errors.add(self._sums[met] / self._times[met, None] - self._truth[met], self._truth[met] - self._middle)
+        errors = self._errors()
+        self._judge(self._sums[met] / self._times[met, None], self._truth[met], errors)
         return self._shares(errors)
 
     def _mean(self, shares: Tensor | None) -> float:
-        return math.nan if shares is None else shares[self._varies].mean().item()
+        return math.nan if shares is None else shares[self._counted].mean().item()
 
     # --- checkpoints
 
@@ -336,8 +548,10 @@ class ColumnReader:
         own = self._attack.state_dict() if hasattr(self._attack, "state_dict") else {}
         errors = {name: getattr(self, f"_{name}").state() for name in ("epoch", "recent", "last")}
         counts = {"messages": self._messages, "unjudged": self._unjudged, "asked": self._asked}
-        held = None if self._held is None else list(self._held)
+        held, remembered = (None if one is None else list(one) for one in (self._held, self._remembered))
         kept = {"held": held, "why": self._why, "random": self._random.state_dict(), "attack": own}
+        later = {phase: sums.state() for phase, sums in self._later.items()}
+        kept |= {"remembered": remembered, "later": later, "unlogged": self._unlogged}
         return {**errors, **counts, "sums": self._sums, "times": self._times, **kept}
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
@@ -351,8 +565,12 @@ class ColumnReader:
             self._leave_out(state["why"])
         if "random" in state:
             self._random.load_state_dict(state["random"])
-        held = state.get("held")  # an older run called its attack with every message
+        # An older run called its attack with every message, and in training only.
+        held, remembered = state.get("held"), state.get("remembered")
         self._held = None if held is None else Auxiliary(*held)
+        self._remembered = None if remembered is None else Auxiliary(*remembered)
+        self._later = {phase: _Errors.of(*sums) for phase, sums in state.get("later", {}).items()}
+        self._unlogged = state.get("unlogged", False)
         if state["attack"]:
             self._attack.load_state_dict(state["attack"])  # type: ignore[attr-defined]
 
@@ -404,6 +622,18 @@ def _latest(new: Auxiliary, held: Auxiliary | None) -> Auxiliary:
     return Auxiliary(*(torch.cat([part, old.to(part)])[:_HELD].clone() for part, old in zip(new, held, strict=True)))
 
 
+def _each_once(known: Auxiliary) -> Auxiliary:
+    """Return the first of each record."""
+    first = {number: place for place, number in reversed([*enumerate(known.ids.tolist())])}
+    rows = torch.tensor(sorted(first.values()), dtype=torch.int64, device=known.ids.device)
+    return Auxiliary(*(part[rows] for part in known))
+
+
+def _widened(message: Tensor) -> Tensor:
+    message = message.detach()
+    return message.float() if message.dtype.itemsize < 4 else message
+
+
 def _is_among(ids: Tensor, some: Tensor) -> Tensor:
     """Return which of these ids are among some that ascend, ``(n,)``, bool."""
     if not len(some):
@@ -424,25 +654,51 @@ def _moments(train: Records, columns: int) -> tuple[Tensor, Tensor]:
     return mean, squares / max(count, 1)
 
 
-class _Errors:
-    """What estimates are off by, squared and added up by column, beside the spread of what was estimated."""
+def _hits(group: CategoryGroup, estimate: Tensor, truth: Tensor) -> Tensor:
+    """Return of each record whether a group's category is the one of the largest estimate, ``(n,)``."""
+    places = list(group.places)
+    return records_right(estimate[:, places], truth[:, places])
 
-    def __init__(self, columns: int) -> None:
+
+class _Errors:
+    """What estimates are off by, squared and added up by column, beside the spread of what was estimated.
+
+    Attributes:
+        sums: Squares, ``(columns,)``.
+        right: How many categories of each group were right, ``(groups,)``.
+        count: Number of records.
+    """
+
+    def __init__(self, columns: int, groups: int = 0) -> None:
         self.sums, self._first, self._second = (torch.zeros(columns, dtype=torch.float64) for _ in range(3))
+        self.right = torch.zeros(groups, dtype=torch.float64)
         self.count = 0
 
     @classmethod
-    def of(cls, sums: Tensor, first: Tensor, second: Tensor, count: int) -> _Errors:
+    def of(cls, sums: Tensor, first: Tensor, second: Tensor, count: int, right: Tensor | None = None) -> _Errors:
         """Return what :meth:`state` returned."""
         errors = cls(0)
         errors.sums, errors._first, errors._second, errors.count = sums.clone(), first.clone(), second.clone(), count
+        errors.right = errors.right if right is None else right.clone()
         return errors
 
-    def add(self, off: Tensor, truth: Tensor) -> None:
-        """Add records: what their estimates are off by, and their columns less a number that is near their mean."""
+    def add(self, off: Tensor, truth: Tensor, right: Tensor | None = None) -> None:
+        """Add records.
+
+        Args:
+            off: What their estimates are off by.
+            truth: Their columns less a number that is near their mean.
+            right: How many of their categories are right, by group.
+        """
         self.sums = self.sums + off.square().sum(dim=0)
         self._first, self._second = self._first + truth.sum(dim=0), self._second + truth.square().sum(dim=0)
+        self.right = self.right if right is None else self.right + right
         self.count += len(off)
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of each column less that number, ``(columns,)``."""
+        return self._first / self.count
 
     @property
     def variance(self) -> Tensor:
@@ -452,6 +708,6 @@ class _Errors:
         # Of numbers that are all the same rounding leaves a variance, of which any estimate would recover all.
         return torch.where(variance > _ROUNDING * second, variance, 0.0)
 
-    def state(self) -> tuple[Tensor, Tensor, Tensor, int]:
+    def state(self) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
         """Return the sums."""
-        return self.sums, self._first, self._second, self.count
+        return self.sums, self._first, self._second, self.count, self.right

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -363,6 +363,16 @@ class Party(ABC):
         self.random.load_state_dict(state["random"])
 
 
+class SentActivation(NamedTuple):
+    """An activation as it is sent: what :meth:`PassiveParty.send_to_watchers` tells of."""
+
+    message: Tensor
+    batch: Records
+    step: int
+    phase: Phase
+    piece: int
+
+
 class PassiveParty(Party):
     """A party with columns and a bottom model, and no labels.
 
@@ -378,7 +388,7 @@ class PassiveParty(Party):
         activation: Defenses of what it sends.
         penalties: What it adds to received gradients.
         observers: Its own attacks on what it receives.
-        sent_to: Told of every activation of a training step as it is sent in the clear, with its records and the step.
+        sent_to: Told of every activation as it is sent to the label party in the clear.
         shown: What its own attacks are shown of a step, as its side of the exchange says.
         one_way: Whether nothing ever comes back to it, so that no attack of its own has anything to look at.
         masks: What hides its part in what it sends for evaluations and scores; ``None``: nothing does.
@@ -409,7 +419,7 @@ class PassiveParty(Party):
             self.penalties.attach(penalty)
         self.activation = ActivationDefenses(self.name)
         self.observers: list[Observer] = []
-        self.sent_to: list[Callable[[Tensor, Records, int], None]] = []
+        self.sent_to: list[Callable[[SentActivation], None]] = []
         self.shown: Shown = GRADIENTS
         self.one_way = False
         self.masks: SumMasks | None = None
@@ -456,16 +466,20 @@ class PassiveParty(Party):
         chain = self.activation[phase]
         return self.narrowed(chain.apply_together(activation, step=step, ids=batch.ids, labels=None))
 
-    def send_to_watchers(self, message: Tensor, batch: Records, step: int) -> None:
-        """Tell of an activation of a training step that is sent in the clear.
+    def send_to_watchers(
+        self, message: Tensor, batch: Records, step: int, phase: Phase = "training", piece: int = 0
+    ) -> None:
+        """Tell of an activation that is sent to the label party in the clear.
 
         Args:
             message: What is sent, after its defenses.
             batch: The records.
-            step: Number of the step.
+            step: Number of the step; in an evaluation of steps done, in a prediction of the message.
+            phase: What it is sent for.
+            piece: Number of the message in an evaluation or a prediction, from 0.
         """
         for told in self.sent_to:
-            told(message, batch, step)
+            told(SentActivation(message, batch, step, phase, piece))
 
     def awaited_gradient(self, activation: Tensor, step: int, active: str) -> Expected:
         """Return what is awaited of the active party for an activation: a gradient of its shape."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from splitvfl.leakage.reconstruction import PlottedColumn, ReconstructedView
+from splitvfl.leakage.shown_records import ShownRecords
 from splitvfl.report.drawing import MUTED, PALETTE, drawing_style, inline_svg, new_figure, panel_title
 
 if TYPE_CHECKING:
@@ -27,25 +29,38 @@ def estimate_plots(view: ReconstructedView, *, name: str) -> str:
     if not view.plots:
         return ""
     with drawing_style():
-        return inline_svg(drawn_estimates(view), name, alt=in_words(view))
+        return inline_svg(drawn_estimates(view.plots), name, alt=in_words(view))
 
 
-def drawn_estimates(view: ReconstructedView) -> Figure:
-    """Return the same as a figure."""
-    columns = min(len(view.plots), _PANELS_PER_ROW)
-    rows = math.ceil(len(view.plots) / columns)
+def plots_of_shown(shown: ShownRecords, *, name: str) -> str:
+    """Return the columns that a reader of activations reads most, likewise.
+
+    Args:
+        shown: What was kept.
+        name: Prefix of the figure's ids, unique in its page.
+    """
+    columns = ", ".join(plot.column for plot in shown.columns)
+    said = f"True values against estimates by {shown.attack}, {len(shown.columns[0].true)} records each: {columns}."
+    with drawing_style():
+        return inline_svg(drawn_estimates(shown.columns), name, alt=said)
+
+
+def drawn_estimates(plots: Sequence[PlottedColumn]) -> Figure:
+    """Return true against estimated values as a figure, a panel for each column."""
+    columns = min(len(plots), _PANELS_PER_ROW)
+    rows = math.ceil(len(plots) / columns)
     drawn = new_figure(rows * _PANEL_HEIGHT + 0.2)
     # Panels are as wide as those of a full row.
     grid = drawn.subplots(rows, _PANELS_PER_ROW, sharex=True, sharey=True, squeeze=False)
-    low, high = _ends(view)
-    for axes, plot in zip(grid.flat, view.plots, strict=False):
+    low, high = _ends(plots)
+    for axes, plot in zip(grid.flat, plots, strict=False):
         _draw(axes, plot, _mean_of(plot), low, high)
-    for axes in grid.flat[len(view.plots) :]:
+    for axes in grid.flat[len(plots) :]:
         axes.set_visible(False)
-    for place, axes in enumerate(grid.flat[: len(view.plots)]):
+    for place, axes in enumerate(grid.flat[: len(plots)]):
         if place % _PANELS_PER_ROW == 0:
             axes.set_ylabel("estimated")
-        if place + _PANELS_PER_ROW >= len(view.plots):
+        if place + _PANELS_PER_ROW >= len(plots):
             axes.set_xlabel("true")
             axes.tick_params(labelbottom=True)
     return drawn
@@ -66,9 +81,9 @@ def _mean_of(plot: PlottedColumn) -> float:
     return math.fsum(plot.true) / len(plot.true)
 
 
-def _ends(view: ReconstructedView) -> tuple[float, float]:
+def _ends(plots: Sequence[PlottedColumn]) -> tuple[float, float]:
     """Return the ends of the axes: those of the unit box, and more where a record or an estimate lies beyond."""
-    values = [value for plot in view.plots for value in (*plot.true, *plot.estimated)]
+    values = [value for plot in plots for value in (*plot.true, *plot.estimated)]
     low, high = min(0.0, *values), max(1.0, *values)
     room = 0.03 * (high - low)
     return low - room, high + room

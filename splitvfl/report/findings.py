@@ -20,6 +20,7 @@ from splitvfl.leakage.features import best_by_knowledge
 from splitvfl.leakage.label_leak import LabelLeak, largest
 from splitvfl.metrics import chance_of_largest, oriented, turned_round
 from splitvfl.report.own_seat import most_read, seat_verdict
+from splitvfl.report.read_words import counting, later, of_variance, too_many, with_share
 from splitvfl.report.rows import (
     AUDITOR,
     AfterRow,
@@ -448,10 +449,11 @@ def columns_read(run: RunSummary) -> list[str]:
             most, told = reading.columns[0], reading.told or "none"
             knows = f"{name}'s half of the model and " if reading.knows_model else ""
             found.append(
-                f"From what {name} sent in the last epoch the label party reads {reading.share:.0%} of the variance of "
-                f"its columns, the mean of {len(reading.columns)}{beside}, if it knows {knows}the columns of "
+                f"From what {name} sent in the last epoch the label party reads {reading.share:.0%} of "
+                f"{of_variance(reading)}its columns, the mean of {len(reading.columns)}{counting(reading)}{beside}, "
+                f"if it knows {knows}the columns of "
                 f"{reading.known_share:.0%} of the records: more than half of {told} of them, most of "
-                f"{most.column} ({most.share:.0%}), by the {reading.attack} attack."
+                f"{with_share(most)}, by the {reading.attack} attack.{later(reading)}{too_many(reading)}"
             )
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from splitvfl.leakage.column_reading import ColumnReading
 from splitvfl.leakage.estimates import TOLD, quoted
 from splitvfl.leakage.features import FeatureLeak, best_by_view
+from splitvfl.report.read_words import counting, later, of_variance, too_many, with_share
 from splitvfl.report.summary import PartyResult, RunSummary
 
 # As one of a pair stands in a line of its own, and in a sentence to the party itself.
@@ -36,8 +37,8 @@ def _training_line(party: str, best: ColumnReading) -> str:
     most = best.columns[0]
     return (
         f"Columns of {party}: {moment_of(best)} {best.attack}{_KNOWING[best.knows_model]} reads {best.share:.0%} of "
-        f"their variance, more than half of {best.told or 'none'} of {len(best.columns)}, most of {most.column} "
-        f"({most.share:.0%})."
+        f"{'their variance' if of_variance(best) else 'them'}{counting(best)}, more than half of {best.told or 'none'} "
+        f"of {len(best.columns)}, most of {with_share(most)}."
     )
 
 
@@ -91,9 +92,9 @@ def _of_training(best: ColumnReading) -> str:
     sent = "you send with the finished model" if best.standing_still else "you sent in the last epoch"
     return (
         f"From what {sent} whoever knows {knows}the columns of {best.known_share:.0%} of your records "
-        f"reads {best.share:.0%} of the variance of the columns of all others, the mean of {len(best.columns)}: more "
-        f"than half of {best.told or 'none'} of them, most of {most.column} ({most.share:.0%}), by the {best.attack} "
-        "attack. Another reader may find more."
+        f"reads {best.share:.0%} of {of_variance(best)}the columns of all others, the mean of {len(best.columns)}"
+        f"{counting(best)}: more than half of {best.told or 'none'} of them, most of {with_share(most)}, by the "
+        f"{best.attack} attack.{later(best)} Another reader may find more.{too_many(best)}"
     )
 
 

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from splitvfl.config.registry import installed
-from splitvfl.errors import ArgumentError, CheckpointError
+from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
 from splitvfl.hooks import explanations_of
+from splitvfl.leakage.asked_categories import MOST_CATEGORIES
 from splitvfl.leakage.column_reading import TOLD
 from splitvfl.leakage.features import feature_notes
 from splitvfl.leakage.many_auditing import auditor_of
 from splitvfl.leakage.monitor import read_metrics
 from splitvfl.leakage.reconstruction import read_reconstruction
+from splitvfl.leakage.shown_records import ShownRecords, read_shown
 from splitvfl.report.audit_words import AUDIT_PAGE, answer, not_covered, overall, question, read_audit
 from splitvfl.report.brief import two_lines
 from splitvfl.report.column_leaks import (
@@ -50,6 +52,7 @@ from splitvfl.report.findings import (
 )
 from splitvfl.report.promises import promise
 from splitvfl.report.provenance import Provenance, shown_settings
+from splitvfl.report.read_words import categories_of
 from splitvfl.report.rows import (
     AUDITOR,
     MISSING,
@@ -78,7 +81,7 @@ _STYLE = "page.css"
 _SETTINGS = "experiment.yaml"
 
 
-def write_report(runs: Sequence[Path], target: Path, *, title: str) -> Path:
+def write_report(runs: Sequence[Path], target: Path, *, title: str, show_records: bool = False) -> Path:
     """Write a page about finished runs, and return where it is.
 
     The page needs nothing else: no network, no script, no other file. It is written all at once or not at all. It
@@ -90,9 +93,11 @@ def write_report(runs: Sequence[Path], target: Path, *, title: str) -> Path:
         runs: Folders of finished runs, or folders that hold some at any depth, as ``compare`` makes them.
         target: The page's file; its folder is made if need be.
         title: Heading of the page.
+        show_records: Whether values of a few records that runs have kept for it are in the page.
 
     Raises:
         ArgumentError: If there are no runs.
+        ConfigError: If records are to be shown, and no run has kept any.
         CheckpointError: If a folder is missing or holds no finished run, a run is damaged, or the page cannot be
             written.
     """
@@ -100,9 +105,17 @@ def write_report(runs: Sequence[Path], target: Path, *, title: str) -> Path:
         raise ArgumentError("expected at least one folder of a finished run, got none")
     folders = finished_runs(runs)
     summaries = [read_summary(folder) for folder in folders]
-    page = _render(title, summaries, folders, target.parent)
-    told = any(one.own_columns for one in summaries) or any(
-        read_reconstruction(one) is not None or served_in(one) for one in folders
+    shown = {folder: read_shown(folder) for folder in folders} if show_records else {}
+    if show_records and not any(shown.values()):
+        raise ConfigError(
+            f"--show-records: {' and '.join(map(str, folders))} kept no values of records; a run keeps them whose file "
+            "says keep_records: true, and in which an attack reads numbers in activations"
+        )
+    page = _render(title, summaries, folders, target.parent, shown)
+    told = (
+        any(shown.values())
+        or any(one.own_columns for one in summaries)
+        or any(read_reconstruction(one) is not None or served_in(one) for one in folders)
     )
     # A name that nobody can foresee, and a new file: a link that others have put there is not followed.
     draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
@@ -201,7 +214,13 @@ def page_style() -> Markup:
     return Markup(resources.files("splitvfl.report").joinpath(_STYLE).read_text("utf-8"))
 
 
-def _render(title: str, summaries: list[RunSummary], folders: list[Path], beside: Path) -> str:
+def _render(
+    title: str,
+    summaries: list[RunSummary],
+    folders: list[Path],
+    beside: Path,
+    shown: Mapping[Path, Sequence[ShownRecords]],
+) -> str:
     late = (name for run in summaries for party in run.parties.values() for name in party.after_training)
     return _template().render(
         title=title,
@@ -214,7 +233,8 @@ def _render(title: str, summaries: list[RunSummary], folders: list[Path], beside
         matching=MATCHING,
         missing=MISSING,
         shown_columns=_COLUMNS_SHOWN,
-        sections=list(_sections(summaries, folders)),
+        most_categories=MOST_CATEGORIES,
+        sections=list(_sections(summaries, folders, shown)),
         attacks=_descriptions([*attack_names(summaries), *late], summaries),
         known=list(dict.fromkeys(known_records(run.known_positives, run.known_negatives) for run in summaries)),
         audits=[
@@ -225,9 +245,12 @@ def _render(title: str, summaries: list[RunSummary], folders: list[Path], beside
     )
 
 
-def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Iterator[Mapping[str, Any]]:
+def _sections(
+    summaries: Sequence[RunSummary], folders: Sequence[Path], shown: Mapping[Path, Sequence[ShownRecords]]
+) -> Iterator[Mapping[str, Any]]:
     from markupsafe import Markup
 
+    from splitvfl.report.estimate_plots import plots_of_shown
     from splitvfl.report.figures import cost_and_leak, label_leaks, leak_curves, leak_map
 
     # By identity: the same run given twice is equal to itself.
@@ -251,7 +274,14 @@ def _sections(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Itera
             "after": [
                 (row, party, *late) for row, party in with_parties(rows) for late in party.after_training.items()
             ],
-            "readings": [(row, party, one) for row, party in with_parties(rows) for one in party.readings],
+            "readings": [
+                (row, party, one, [*categories_of(one)]) for row, party in with_parties(rows) for one in party.readings
+            ],
+            "shown": [
+                (row, one, Markup(plots_of_shown(one, name=f"shown-{number}-{n}-{place}")))
+                for n, row in enumerate(rows)
+                for place, one in enumerate(shown.get(folder_of[id(row.results[0])], ()))
+            ],
             "notes": [*_notes(group), *(f"{note}." for note in unavailable_notes(rows))],
             "three": any(party.shows_labels for _, party in with_parties(rows)),
             "several_parties": any(len(row.parties) > 1 for row in rows),

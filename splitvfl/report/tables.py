@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -26,6 +27,7 @@ from splitvfl.report.findings import (
     verdict,
 )
 from splitvfl.report.own_seat import most_read
+from splitvfl.report.read_words import categories_of
 from splitvfl.report.rows import (
     AUDITOR,
     MISSING,
@@ -114,6 +116,13 @@ _READING_LEGEND = {
     "(end)": "of messages that the finished model makes of the training records again, which are not sent",
 }
 
+_CATEGORY_LEGEND = {
+    "right": "share of records whose category is the one that the attack answers",
+    "most frequent": "what answering the most frequent category for all of them gives",
+    "beyond": "(right − most frequent) / (1 − most frequent), at least 0; a categorical field counts by it where "
+    "others count by variance",
+}
+
 _COMPARISON_LEGEND = {
     **_THREE,
     "±": "half of the 95 % t-interval of the mean over seeds; of two runs both figures stand, as a range",
@@ -137,7 +146,7 @@ def summary_table(runs: Sequence[RunSummary]) -> RenderableType:
     if len(runs) == 1 and headline(runs[0]):
         parts = [Text(headline(runs[0]), style="bold"), Text(), *parts]
     of_labels = {} if all(run.seat for run in runs) else _fitting(_SUMMARY_LEGEND, runs)
-    legend = of_labels | _reading_legend(runs) | _feature_legend(runs) | _after_legend(runs)
+    legend = of_labels | _reading_legend(runs) | _category_legend(runs) | _feature_legend(runs) | _after_legend(runs)
     return Group(*parts, *_said_once(runs), _legend(legend))
 
 
@@ -299,6 +308,23 @@ def _readings(rows: Sequence[DefenseRow]) -> Iterator[Table]:
                 name = _two_lines(row.label, width=15)
                 columns.add_row(name, Text(party.name), Text(column.column), *shares)
     yield columns
+    yield from _categories(rows)
+
+
+def _categories(rows: Sequence[DefenseRow]) -> Iterator[Table]:
+    table = _table("Category by category", 15)
+    table.add_column("of", overflow="fold", width=12)
+    table.add_column("column", overflow="fold", width=24)
+    _numbers(table, ("right", 8), ("most frequent", 8), ("beyond", 8))
+    for row, party in with_parties(rows):
+        for best in most_read(party.results[0])[:1]:
+            for one in islice(categories_of(best), _COLUMNS_SHOWN):
+                shares = (
+                    MISSING if share is None else f"{share:.0%}" for share in (one.right, one.commonest, one.share)
+                )
+                table.add_row(_two_lines(row.label, width=15), Text(party.name), Text(one.column), *shares)
+    if table.row_count:
+        yield table
 
 
 def _by(reading: ColumnReading) -> Text:
@@ -366,6 +392,11 @@ def _columns(found: Sequence[tuple[DefenseRow, PartyRow]]) -> Iterator[Table]:
 def _reading_legend(runs: Sequence[RunSummary]) -> dict[str, str]:
     shown = any(party.readings for run in runs for party in run.parties.values())
     return _READING_LEGEND if shown else {}
+
+
+def _category_legend(runs: Sequence[RunSummary]) -> dict[str, str]:
+    readings = (one for run in runs for party in run.parties.values() for one in party.readings)
+    return _CATEGORY_LEGEND if any(any(categories_of(one)) for one in readings) else {}
 
 
 def _feature_legend(runs: Sequence[RunSummary]) -> dict[str, str]:

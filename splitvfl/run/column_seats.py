@@ -14,13 +14,15 @@ from splitvfl.data.columns import Records
 from splitvfl.exchange.base import Exchange
 from splitvfl.hooks import Attack, hook_name, needs_of
 from splitvfl.leakage.after_training import own_copy
+from splitvfl.leakage.asked_categories import MOST_CATEGORIES, NO_CATEGORIES, AskedCategories, asked_categories
 from splitvfl.leakage.column_reading import ColumnReader, ColumnReading
 from splitvfl.leakage.ridge import fit_ridge
+from splitvfl.leakage.shown_records import ShownRecords
 from splitvfl.leakage.view_fields import in_words
 from splitvfl.leakage.watching import Watch, unused
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.randomness import derive_seed
-from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.party.party import ActiveParty, PassiveParty, SentActivation
 
 _SHOWN = frozenset({"received_activation", "auxiliary", "earlier_auxiliary", "partner_bottom"})
 
@@ -51,15 +53,24 @@ class ColumnSeats:
     ) -> None:
         self._active, self._passives, self._watch = active, passives, watch
         self._among = _sent(active.data.train, batches)
+        self._categories = {name: asked_categories(party.data) for name, party in passives.items() if attacks}
         for name, party in passives.items():
             party.sent_to.clear()  # of an earlier trainer
             for attack in attacks:
-                why = _unavailable(attack, party, exchange)
+                why = _unavailable(attack, party, exchange, self._categories[name])
                 if why:
                     watch.unavailable[name][hook_name(attack)] = why
                 else:
                     _seat(
-                        party, attack, watch, active=active.name, among=self._among, epoch_steps=len(batches), seed=seed
+                        party,
+                        attack,
+                        watch,
+                        active=active.name,
+                        categories=self._categories[name],
+                        among=self._among,
+                        nobodys=_nobodys(active),
+                        epoch_steps=len(batches),
+                        seed=seed,
                     )
 
     def readings(self, party: str) -> list[ColumnReading]:
@@ -76,8 +87,9 @@ class ColumnSeats:
             return 0.0
         if len(reader.known) < 2 or not len(reader.followed):
             return None
+        asked = self._categories[party].beside
         known, judged = (
-            (own.rows(rows).columns.numeric.cpu(), theirs.rows(rows).columns.numeric.cpu())
+            (own.rows(rows).columns.numeric.cpu(), asked(theirs.rows(rows).columns).cpu())
             for rows in (reader.known, reader.followed)
         )
         return reader.share_of(fit_ridge(*known).estimate(judged[0]), judged[1])
@@ -101,6 +113,17 @@ def readings_of(
         if reading is not None:
             found.append(replace(reading, without_messages=without_messages(party, reader)))
     return found
+
+
+def shown_of(watch: Watch, party: str) -> tuple[ShownRecords, ...]:
+    """Return a few records' columns as the reader estimates them that reads most of a party's, of those in training."""
+    readings = {name: reader.reading() for name, reader in watch.readers[party].items()}
+    shares = {name: reading.share for name, reading in readings.items() if reading is not None}
+    if not shares:
+        return ()
+    best = max(shares, key=lambda name: shares[name])
+    columns = watch.readers[party][best].shown()
+    return (ShownRecords(party=party, attack=best, columns=columns),) if columns else ()
 
 
 def read_own_columns(
@@ -130,15 +153,26 @@ def read_own_columns(
         every_message: Whether sampled attacks are called with every message too.
     """
     among = _sent(party.data.train, batches)
+    categories = asked_categories(party.data) if attacks else NO_CATEGORIES
     for attack in attacks:
-        why = _unavailable(attack, party, exchange)
+        why = _unavailable(attack, party, exchange, categories)
         if not why and party.team.size > 1:
             why = "where a party is several workers each sends its own part, and nobody here sees all of a message"
         if why:
             watch.unavailable[party.name][hook_name(attack)] = why
         else:
             steps = None if every_message else len(batches)
-            _seat(party, attack, watch, active=active, among=among, epoch_steps=steps, seed=seed, spared=True)
+            _seat(
+                party,
+                attack,
+                watch,
+                active=active,
+                categories=categories,
+                among=among,
+                epoch_steps=steps,
+                seed=seed,
+                spared=True,
+            )
 
 
 def _seat(
@@ -147,7 +181,9 @@ def _seat(
     watch: Watch,
     *,
     active: str,
+    categories: AskedCategories,
     among: Tensor,
+    nobodys: Tensor | None = None,
     epoch_steps: int | None,
     seed: int,
     spared: bool = False,
@@ -159,7 +195,9 @@ def _seat(
         name=name,
         names=party.data.numeric_names,
         train=party.data.train,
+        categories=categories,
         among=among,
+        nobodys=nobodys,
         epoch_steps=epoch_steps,
         seed=derive_seed(seed, "known columns", party.name),
         refused=partial(watch.unavailable[party.name].__setitem__, name),
@@ -168,8 +206,12 @@ def _seat(
     )
     watch.readers[party.name][name] = reader
 
-    def see(message: Tensor, batch: Records, step: int) -> None:
-        reader.see(message, batch.columns.numeric, batch.ids, party=active, step=step)
+    def see(sent: SentActivation) -> None:
+        seen = (sent.message, sent.batch.columns, sent.batch.ids)
+        if sent.phase == "training":
+            reader.see(*seen, party=active, step=sent.step)
+        else:
+            reader.see_later(*seen, party=active, step=sent.step, phase=sent.phase, piece=sent.piece)
 
     party.sent_to.append(see)
 
@@ -181,14 +223,23 @@ def _sent(train: Records, batches: Batches) -> Tensor:
     return sent.nonzero().squeeze(1)
 
 
-def _unavailable(attack: Attack, party: PassiveParty, exchange: Exchange) -> str:
+def _nobodys(active: ActiveParty) -> Tensor:
+    """Return the ids of dummies, in all of a padded alignment."""
+    parts = (active.data.train, active.data.test)
+    return torch.cat([part.ids[:0] if part.real is None else part.ids[~part.real] for part in parts])
+
+
+def _unavailable(attack: Attack, party: PassiveParty, exchange: Exchange, categories: AskedCategories) -> str:
     """Return why an attack cannot look at a party's activations, or nothing."""
     if not exchange.shows_activations:
         return f"in exchange {exchange.name} the label party does not receive each record's activation in every step"
     if party.data.transform is not None:
         return "not where a party transforms its columns: which of them are meant, those before or behind it?"
-    if not party.data.width:
-        return f"{party.name} has no columns of numbers, and of categories there is no variance to recover"
+    if not party.data.width and not categories.fields:
+        return (
+            f"{party.name} has no columns of numbers, and none of categories that can be asked for: more than one, and "
+            f"{MOST_CATEGORIES} at most"
+        )
     if "partner_bottom" in needs_of(attack):
         if party.data.train.columns.categorical.shape[1]:
             return f"{party.name} has categories, and a bottom model that looks them up has no gradient to go back by"

@@ -492,7 +492,7 @@ def test_plots_show_true_values_and_the_best_estimates(folder: Path) -> None:
     x = hand.parts["test"]
     estimate = constrained_least_squares(torch.tensor(A), torch.tensor(b)).numpy()
     assert view.best.attack == "constrained-least-squares"
-    figure = drawn_estimates(view)
+    figure = drawn_estimates(view.plots)
     shown = [axes for axes in figure.axes if axes.get_visible()]
 
     assert [axes.get_title(loc="left") for axes in shown] == [plot.column for plot in view.plots]

@@ -30,4 +30,6 @@ def test_all_built_in_readers_are_named_and_no_other() -> None:
     assert set(readers_to_run(with_a_category(data, numbers=3))) == {
         name for name, made in readers.items() if "partner_bottom" not in needs_of(made)
     }
-    assert readers_to_run(with_a_category(data, numbers=0)) == ()
+    assert readers_to_run(with_a_category(data, numbers=0)) == readers_to_run(with_a_category(data, numbers=3))
+    bare = replace(data.train, columns=Columns.of(data.train.columns.numeric[:, :0]))
+    assert readers_to_run(replace(data, numeric_names=(), train=bare)) == ()

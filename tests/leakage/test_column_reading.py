@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -56,7 +57,7 @@ def message(rows: Tensor, step: int) -> Tensor:
 
 def shown(one: ColumnReader, rows: Tensor, step: int) -> None:
     columns = TRAIN.columns.numeric[rows]
-    one.see(message(rows, step), columns, TRAIN.ids[rows], party="clinic", step=step)
+    one.see(message(rows, step), Columns.of(columns), TRAIN.ids[rows], party="clinic", step=step)
 
 
 def batches(epoch: int) -> list[Tensor]:
@@ -139,7 +140,7 @@ def test_estimating_means_recovers_nothing_whatever_is_known() -> None:
 
     for seed in range(20):
         one = ColumnReader(Mean(), names=NAMES, train=train, seed=seed)
-        one.see(heavy, heavy, train.ids, party="clinic", step=0)
+        one.see(heavy, Columns.of(heavy), train.ids, party="clinic", step=0)
         found = one.reading()
         assert found is not None
         assert found.share == found.accumulated == 0.0
@@ -245,6 +246,85 @@ def test_a_sampled_attack_gets_known_records_of_the_messages_in_between(monkeypa
 def batches_of(epoch: int, size: int) -> list[Tensor]:
     order = torch.randperm(RECORDS, generator=torch.Generator().manual_seed(epoch))
     return list(order.split(size))
+
+
+TEST = Records(torch.arange(1_000, 1_050), Columns.of(torch.randn(50, 3, generator=torch.Generator().manual_seed(8))))
+
+
+def evaluated(one: ColumnReader, piece: int, rows: Tensor, *, step: int = 6) -> None:
+    columns = TEST.columns.rows(rows)
+    sent = torch.stack([columns.numeric[:, 0], torch.full((len(rows),), -1.0)], dim=1)
+    seen = (sent, columns, TEST.ids[rows])
+    one.see_later(*seen, party="clinic", step=step, phase="evaluation", piece=piece)
+
+
+def test_evaluated_records_are_read_with_the_known_ones_that_came_last() -> None:
+    calls: list[View] = []
+
+    class Shared(Guess):
+        def __init__(self) -> None:
+            self.views = calls
+
+        def __deepcopy__(self, memo: Any) -> Shared:
+            return self
+
+    one, undisturbed = reader(Shared()), reader(Guess())
+    train(one, 2)
+    train(undisturbed, 2)
+    del calls[:]
+    assert "feature_leak_evaluation/lab/guess" not in one.scalars("lab", epoch_ends=False)
+    pieces = torch.arange(50).split(10)
+    for piece, rows in enumerate(pieces):
+        evaluated(one, piece, rows)
+    # Every known record, once, as it was received in the second epoch; of five messages four.
+    assert [view.ids.tolist() for view in calls] == [TEST.ids[pieces[piece]].tolist() for piece in (0, 1, 2, 4)]
+    steps = {int(TRAIN.ids[row]): 3 + place for place, rows in enumerate(batches(1)) for row in rows.tolist()}
+    for view in calls:
+        told = view.auxiliary
+        assert sorted(told.ids.tolist()) == sorted(TRAIN.ids[one.known].tolist())
+        assert told.activation[:, 1].tolist() == [steps[number] for number in told.ids.tolist()]
+        places = [int((TRAIN.ids == number).nonzero()) for number in told.ids.tolist()]
+        assert torch.equal(told.columns, TRAIN.columns.numeric[places])
+        assert view.step == 6
+    columns = torch.cat([TEST.columns.numeric[pieces[piece]] for piece in (0, 1, 2, 4)]).double()
+    off = (columns - columns[:, :1] * 0.5).square().mean(dim=0)
+    expected = (1 - off / columns.var(dim=0, correction=0)).clamp_min(0.0)
+    found, before = one.reading(), undisturbed.reading()
+    assert found is not None
+    assert found.evaluation is not None
+    assert found.evaluation.records == 40
+    shares = {column.column: column.share for column in found.evaluation.columns}
+    assert shares == pytest.approx({"age": expected[0].item(), "income": expected[1].item()})
+    assert found.evaluation.share == pytest.approx(expected[:2].mean().item())
+    assert found.evaluation.told == int((expected[:2] > 0.5).sum())
+    assert replace(found, evaluation=None) == before, "training is read as without evaluations"
+    assert one.scalars("lab", epoch_ends=False)["feature_leak_evaluation/lab/guess"] == found.evaluation.share
+    assert "feature_leak_evaluation/lab/guess" not in one.scalars("lab", epoch_ends=False)
+    # Another evaluation takes the place of the last, and a saved state goes on with it.
+    evaluated(one, 0, pieces[3], step=9)
+    other = reader(Guess())
+    other.load_state_dict(one.state_dict())
+    assert other.reading() == one.reading()
+    assert one.reading().evaluation.records == 10  # type: ignore[union-attr]
+    evaluated(other, 1, pieces[1], step=9)
+    assert other.reading().evaluation.records == 20  # type: ignore[union-attr]
+
+
+def test_nobody_who_is_known_or_nobodys_is_judged_in_a_prediction_and_few_are_no_reason_to_guess() -> None:
+    one = reader(Guess(), nobodys=TRAIN.ids[:20])
+    rows = torch.arange(RECORDS)
+    seen = (message(rows, 0), TRAIN.columns, TRAIN.ids)
+    one.see_later(*seen, party="clinic", step=0, phase="prediction", piece=0)
+    shown(one, rows, 0)
+    found = one.reading()
+    assert found is not None
+    assert found.prediction is not None
+    assert found.prediction.records == len(set(range(20, RECORDS)) - set(one.known.tolist()))
+    # Before it has met anybody whom it knows it is not asked.
+    new = reader(Guess())
+    evaluated(new, 0, torch.arange(10))
+    shown(new, rows, 0)
+    assert new.reading().evaluation is None  # type: ignore[union-attr]
 
 
 class Telling:

@@ -30,7 +30,7 @@ MODELS: dict[str, tuple[Callable[..., Trainer], ...]] = {
 class Look:
     """An attack that reads one field, and tells of it."""
 
-    def __init__(self, field: str, found: set[str], **attributes: Any) -> None:
+    def __init__(self, field: str, found: Callable[[View], set[str]], **attributes: Any) -> None:
         self.name, self.needs, self._field, self._found = f"look-{field}", frozenset({field}), field, found
         self.tasks, self.known_share, self.known_rows = ("binary", "multiclass"), 0.2, 4
         for name, value in attributes.items():
@@ -42,7 +42,7 @@ class Look:
     def __call__(self, view: View, /) -> Tensor:
         if self._field in view.fields:
             getattr(view, self._field)
-            self._found.add(self._field)
+            self._found(view).add(self._field)
         columns = {"features": (getattr(self, "width", 3),)}.get(getattr(self, "target", "labels"), ())
         return torch.zeros(len(view.ids), *columns, dtype=torch.float64)
 
@@ -84,16 +84,26 @@ def looked(make: Callable[..., Trainer], width: int) -> dict[tuple[str, str, str
     def row(*key: str) -> set[str]:
         return found.setdefault((key[0], key[1], key[2]), set())
 
+    def always(*key: str) -> Callable[[View], set[str]]:
+        found = row(*key)
+        return lambda view: found
+
+    def by_records(view: View) -> set[str]:
+        """Test records are sent in evaluations and predictions."""
+        tested = bool(torch.isin(view.ids, trainer.active.data.test.ids).all())
+        moment = ("every step of training", "every prediction" if predicting else "every evaluation")[tested]
+        return row(moment, "label party", "attack on columns")
+
+    predicting = False
     attacks: list[Any] = []
     for field in FIELDS:
-        attacks.append(Look(field, row("every step of training", "passive party", "attack on labels")))
-        late = row("after training", "passive party", "attack on labels")
+        attacks.append(Look(field, always("every step of training", "passive party", "attack on labels")))
+        late = always("after training", "passive party", "attack on labels")
         attacks.append(Look(field, late, when="after-training"))
         received = {"received_activation", field}
-        live = row("every step of training", "label party", "attack on columns")
-        attacks.append(Look(field, live, target="features", needs=frozenset(received), width=width))
+        attacks.append(Look(field, by_records, target="features", needs=frozenset(received), width=width))
         if field not in ("received_activation", "auxiliary", "earlier_auxiliary"):
-            told = row("predictions, once after training", "label party", "attack on columns")
+            told = always("predictions, once after training", "label party", "attack on columns")
             attacks.append(Look(field, told, target="features", width=width))
     defenses: list[Any] = [
         Pass("gradient", row("every step of training", "label party", "defense of the gradient")),
@@ -111,6 +121,7 @@ def looked(make: Callable[..., Trainer], width: int) -> dict[tuple[str, str, str
     trainer.passives["telecom"].penalties.attach(Add(row("every step of training", "passive party", "penalty")))
     trainer.fit(2)
     trainer.feature_leaks()
+    predicting = True
     trainer.predict()
     return found
 

@@ -19,10 +19,12 @@ from splitvfl.attacks import ComponentAttack, NormAttack
 from splitvfl.errors import ArgumentError, CheckpointError
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
-from splitvfl.leakage.column_reading import ColumnReading, ColumnShare
+from splitvfl.leakage.column_reading import ColumnReading, ColumnShare, LaterReading
 from splitvfl.leakage.features import ColumnLeak, FeatureLeak
 from splitvfl.report import figures
 from splitvfl.report.audit_page import write_audit_page
+from splitvfl.report.findings import columns_read
+from splitvfl.report.own_seat import seat_lines, seat_verdict
 from splitvfl.report.provenance import PartyRecord, Provenance
 from splitvfl.report.report import finished_runs, unfinished_runs, write_report
 from splitvfl.report.rows import group_runs, rows_by_defense
@@ -332,7 +334,8 @@ def test_what_was_read_of_columns_has_a_bar_each_and_hostile_names_stay_text(tmp
         ColumnShare(name, share, accumulated=0.25) for name, share in zip(names, (0.9, *[0.1] * 44), strict=True)
     ]
     told = {"left_out": ["flat"], "without_messages": 0.07, "note": "3 messages were left out"}
-    reading = ColumnReading("ridge", 0.05, 0.31, 1, 200, columns, accumulated=0.33, **told)
+    later = {"evaluation": LaterReading(0.27, 0, 1_234, columns), "prediction": LaterReading(0.26, 0, 5, columns)}
+    reading = ColumnReading("ridge", 0.05, 0.31, 1, 200, columns, accumulated=0.33, **told, **later)
     one = run()
     name, own = next(iter(one.parties.items()))
     page = page_of(tmp_path, replace(one, parties={name: replace(own, readings=[reading])}))
@@ -347,9 +350,37 @@ def test_what_was_read_of_columns_has_a_bar_each_and_hostile_names_stay_text(tmp
         "7%",
         "33%",
         "3 messages were left out",
+        "mean, of 1,234 records that were evaluated, of whom it knew nobody 27%",
+        "mean, of 5 records that were scored, of whom it knew nobody 26%",
     ):
         assert said in text, said
+    (sentence,) = columns_read(replace(one, parties={name: replace(own, readings=[reading])}))
+    assert sentence.endswith(
+        "Of records that it did not meet in training it reads 27% where they are evaluated and 26% where they "
+        "are scored."
+    )
     assert "What the label party reads of columns" not in text_of(page_of(tmp_path / "none", run()))
+
+
+def test_categories_stand_beside_the_most_frequent_one(tmp_path: Path) -> None:
+    columns = [ColumnShare("region", 0.5, 0.55, right=0.83, commonest=0.66), ColumnShare("age", 0.1, 0.1)]
+    told = {"one_hot": [ColumnShare("<i>sex</i>", 0.2, right=0.61, commonest=0.51)], "too_many": ["device"]}
+    reading = ColumnReading("ridge", 0.05, 0.3, 0, 200, columns, accumulated=0.33, **told)
+    one = run()
+    name, own = next(iter(one.parties.items()))
+    summary = replace(one, parties={name: replace(own, readings=[reading])})
+    text = text_of(page := page_of(tmp_path, summary))
+    assert "<i>sex</i>" not in page
+    assert "region 83% 66% 50%" in text
+    assert "<i>sex</i> 61% 51% 20%" in text
+    assert "Of more than 32 categories, and left out: device." in text
+    (said,) = columns_read(summary)
+    assert "reads 30% of its columns, the mean of 2 (of numbers the variance, of 1 categorical field what is" in said
+    assert "most of region (50%: 83% right, the most frequent category 66%)" in said
+    assert said.endswith("Not asked for, as they have more than 32 categories: device.")
+    seated = replace(summary, seat=name)
+    assert "reads 30% of them (of numbers the variance, of 1 categorical field" in seat_lines(seated)[0]
+    assert "reads 30% of the columns of all others, the mean of 2 (of numbers" in seat_verdict(seated)
 
 
 def test_attacks_after_training_and_what_they_knew_are_shown(tmp_path: Path) -> None:

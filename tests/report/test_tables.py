@@ -15,6 +15,7 @@ from scipy import stats
 from splitvfl.errors import ArgumentError
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
+from splitvfl.leakage.column_reading import ColumnReading, ColumnShare
 from splitvfl.leakage.features import ColumnLeak, FeatureLeak
 from splitvfl.report.findings import advice, below, blind_half_width, headline, stopping_note
 from splitvfl.report.provenance import Provenance
@@ -234,6 +235,19 @@ def test_features_and_unavailable_attacks_are_listed() -> None:
 
 
 AFTER = AfterTraining(0.97, 0.93, 0.72, 0.71, known_positives=10, known_negatives=12)
+
+
+def test_categories_are_listed_with_the_most_frequent_one() -> None:
+    columns = [ColumnShare("region", 0.5, 0.55, right=0.83, commonest=0.66), ColumnShare("age", 0.1, 0.1)]
+    reading = ColumnReading(
+        "ridge", 0.05, 0.3, 0, 200, columns, one_hot=[ColumnShare("sex", 0.2, right=0.61, commonest=0.51)]
+    )
+    text = printed(summary_table([run(parties={"lab": replace(party(), readings=[reading])})]))
+    assert re.search(r"lab\s+region\s+83%\s+66%\s+50%", text)
+    assert re.search(r"lab\s+sex\s+61%\s+51%\s+20%", text)
+    assert "most frequent" in text
+    bare = replace(reading, columns=columns[1:], one_hot=[])
+    assert "most frequent" not in printed(summary_table([run(parties={"lab": replace(party(), readings=[bare])})]))
 
 
 def test_what_is_read_after_training_stands_beside_what_was_read_before() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,12 @@ from splitvfl.cli import main
 from splitvfl.data.columns import Columns, Records
 from splitvfl.defenses import GaussianIR
 from splitvfl.errors import HookError
+from splitvfl.exchange.evaluation import EvaluationPlan, passive_evaluation
 from splitvfl.exchange.oracle import Oracle
+from splitvfl.exchange.prediction import passive_prediction
 from splitvfl.exchange.split import Split
+from splitvfl.hooks import At
+from splitvfl.leakage.shown_records import SHOWN_FILE, read_shown
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.schedule import EarlyStopping
@@ -88,6 +93,7 @@ def test_a_resumed_run_reads_what_an_undisturbed_one_reads(tmp_path: Path) -> No
     lines = [json.loads(line) for line in (tmp_path / "straight" / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["feature_leak/telecom/ridge"] > 0.9
     assert lines[-1]["feature_leak_accumulated/telecom/ridge"] > 0.9
+    assert lines[-1]["feature_leak_evaluation/telecom/ridge"] > 0.9
     resumed = (tmp_path / "resumed" / "metrics.jsonl").read_text()
     assert resumed == (tmp_path / "straight" / "metrics.jsonl").read_text()
 
@@ -203,7 +209,8 @@ def test_who_knows_the_bottom_gets_a_copy_of_it_as_it_was_at_the_step() -> None:
     kept: list[Any] = []
     made = trainer(attacks=[Copying(kept)])
     made.fit(2)
-    assert len(kept) == 16
+    assert len(kept) == 18
+    del kept[8::9]  # of evaluations, for which known records are remembered
     for bottom, known in kept:
         torch.testing.assert_close(bottom(known.columns), known.activation)
     bottom = made.passives["telecom"].bottom
@@ -225,6 +232,81 @@ def test_who_knows_the_bottom_reads_more_and_changes_nothing() -> None:
     # Behind a linear bottom both are linear maps, and know the noise, of which there is none.
     assert inverted.share == pytest.approx(linear.share, abs=0.15)
     assert inverted.share > 0.5
+
+
+def test_records_of_evaluations_and_predictions_are_read_by_what_was_learned_in_training() -> None:
+    made = trainer(3)
+    made.fit(2)
+    found = reading(made)
+    assert found.evaluation.records == made.active.data.test.count
+    assert found.evaluation.share == pytest.approx(found.share, abs=0.15)
+    assert found.prediction is None
+    made.predict()
+    # The same records behind the same weights: what it was asked in the evaluation.
+    assert reading(made) == replace(found, prediction=found.evaluation)
+    made.predict(part="train")
+    (reader,) = made.watch.readers["telecom"].values()
+    again = reading(made)
+    assert again.prediction.records == 400 - len(reader.known)
+    assert replace(again, prediction=None) == found
+    # A wide cut tells everything of them too, and noise in evaluations alone tells less of those.
+    made = trainer(5, defenses=[At(GaussianIR(clip=1.0, sigma=3.0), "evaluation")])
+    made.fit(2)
+    assert reading(made).share > 0.99
+    assert reading(made).evaluation.share < 0.3
+    made.predict()
+    assert reading(made).prediction.share > 0.97  # known records were sent by models of up to eight steps before
+
+
+class Drawing(RidgeAttack):
+    def __call__(self, view: Any, /) -> Any:
+        return super().__call__(view) + 0.1 * torch.randn(len(view.ids), 1)
+
+
+@pytest.mark.parametrize("attack", [InverseNetworkAttack, StackedRidgeAttack, Drawing])
+def test_other_readers_read_evaluations_too_and_remember_nothing_of_them(attack: Any) -> None:
+    often, seldom = (trainer(5, attacks=[attack(known_share=0.3)], evaluate_every=every) for every in (1, 2))
+    for made in (often, seldom):
+        made.fit(2)
+    assert replace(reading(often), evaluation=None) == replace(reading(seldom), evaluation=None)
+    assert reading(often).evaluation == reading(seldom).evaluation
+    assert reading(often).evaluation.share > 0.8
+
+
+class Hiding:
+    """Masks that hide a part."""
+
+    def masked(self, part: Any, **purpose: Any) -> Any:
+        return part + 1_000
+
+
+@pytest.mark.parametrize("masks", [None, Hiding()])
+def test_what_is_sent_in_clear_is_shown_and_what_is_under_masks_is_not(masks: Any) -> None:
+    party = trainer().passives["telecom"]
+    seen: list[Any] = []
+    party.sent_to, party.masks = [seen.append], masks
+    plan = EvaluationPlan(validation=range(0, 20, 2), test=party.data.test.count, rows=7)
+    half = passive_evaluation(party, plan, step=9, epoch=1, active="bank")
+    sent = [next(half).send[0].payload for _ in plan.batches(party)]
+    half.close()
+    next(passive_prediction(party, party.test_batch(torch.arange(3)), 0, active="bank", outputs=1))
+    if masks is not None:
+        assert not seen
+        return
+    *evaluated, predicted = seen
+    assert all(torch.equal(one.message, message) for one, message in zip(evaluated, sent, strict=True))
+    assert [(one.phase, one.step, one.piece) for one in evaluated] == [("evaluation", 9, n) for n in range(len(sent))]
+    assert (predicted.phase, predicted.step, predicted.piece) == ("prediction", 0, 0)
+
+
+def test_dummies_are_in_no_figure_of_an_evaluation() -> None:
+    made = trainer()
+    test = made.active.data.test
+    real = torch.arange(test.count) % 3 > 0
+    made.active.data = replace(made.active.data, test=replace(test, real=real))
+    again = Trainer(made.active, made.passives, batch_size=50, attacks=[RIDGE], audit=False)
+    again.fit(1)
+    assert reading(again).evaluation.records == int(real.sum())
 
 
 class Embedded(nn.Module):
@@ -328,3 +410,81 @@ def test_a_run_goes_on_whatever_readers_its_checkpoint_is_of() -> None:
     assert readers["ridge"].reading() == before.readers["telecom"]["ridge"].reading()
     assert readers["inverse-network"].reading() is None
     assert watched().take_up_readers(state) == []
+
+
+def with_categories(width: int = 2, **settings: Any) -> Trainer:
+    """A partner with numbers, a field of three categories that is sent in clear, and one that is not sent."""
+    data = party_data("telecom", width=width, train=400)
+    random = torch.Generator().manual_seed(9)
+
+    def mixed(part: Records) -> Records:
+        codes = torch.stack([torch.multinomial(torch.tensor(share), part.count, replacement=True, generator=random)
+                             for share in ([0.5, 0.3, 0.2], [0.6, 0.4])], dim=1)  # fmt: skip
+        return replace(part, columns=Columns(part.columns.numeric, codes))
+
+    fields = {"field_sizes": (3, 2), "field_names": ("region", "hidden")}
+    whole = replace(data, train=mixed(data.train), test=mixed(data.test), **fields)
+    active = ActiveParty(
+        party_data("bank", width=2, task="binary", train=400), seeded("top", lambda: nn.Linear(5 + width, 1))
+    )
+    options = {"batch_size": 50, "attacks": [RIDGE], "audit": False, **settings}
+    return Trainer(active, {"telecom": PassiveParty(whole, OneField(width))}, **options)
+
+
+class OneField(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.table = seeded("table", lambda: nn.Embedding(3, 3))
+        self.linear = seeded("linear", lambda: nn.Linear(width, width)) if width else nn.Identity()
+
+    def forward(self, columns: Columns) -> Any:
+        numeric, codes = columns
+        return torch.cat([self.table(codes[:, 0]), self.linear(numeric)], dim=1)
+
+
+def test_categories_are_read_beside_numbers_and_who_looks_changes_nothing() -> None:
+    watched, alone = (with_categories(**more) for more in ({}, {"attacks": []}))
+    for made in (watched, alone):
+        made.fit(2)
+    assert same(weights(watched), weights(alone))
+    found = {one.column: one for one in reading(watched).columns}
+    assert set(found) == {"telecom0", "telecom1", "region", "hidden"}
+    assert found["region"].right == 1.0
+    assert found["region"].commonest == pytest.approx(0.5, abs=0.1)
+    assert found["hidden"].right == pytest.approx(found["hidden"].commonest, abs=0.06)
+    assert reading(watched).share == pytest.approx(sum(one.share for one in found.values()) / 4)
+    # Of fields alone too: of the label party's own columns, which share nothing with them, ridge tells nothing.
+    bare = with_categories(width=0)
+    bare.fit(1)
+    assert {one.column for one in reading(bare).columns} == {"region", "hidden"}
+    assert reading(bare).without_messages < 0.1
+
+
+def test_records_are_kept_and_shown_only_where_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text(TEXT)
+    assert main(["train", "run.yaml", "--out", "silent"]) == 0
+    assert not Path("silent", SHOWN_FILE).exists()
+    assert main(["report", "silent", "--show-records"]) == 2
+    assert "a run keeps them whose file says keep_records: true" in " ".join(capsys.readouterr().err.split())
+    assert main(["train", "run.yaml", "--out", "kept", "keep_records=true"]) == 0
+    (shown,) = read_shown(Path("kept"))
+    assert (shown.party, shown.attack) == ("lab", "ridge")
+    summary = read_summary(Path("kept"))
+    assert replace(summary, provenance=None, step_ms=0.0) == replace(
+        read_summary(Path("silent")), provenance=None, step_ms=0.0
+    )
+    (found,) = summary.parties["lab"].readings
+    most = sorted(found.columns, key=lambda one: -(one.accumulated or 0.0))[:3]
+    assert [one.column for one in shown.columns] == [one.column for one in most]
+    assert {len(one.true) for one in shown.columns} == {50}
+    for extra, there in (([], False), (["--show-records"], True)):
+        assert main(["report", "kept", "--out", "page.html", *extra]) == 0
+        page = Path("page.html")
+        assert ("Values of 50 records of each column can be read from this figure" in page.read_text("utf-8")) == there
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    # A new run in the same folder that does not ask for it takes them away.
+    assert main(["train", "run.yaml", "--out", "kept", "--overwrite"]) == 0
+    assert not Path("kept", SHOWN_FILE).exists()

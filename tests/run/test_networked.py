@@ -259,5 +259,5 @@ def _check_readings(run: Path, own: PartyResult, whole: PartyResult, config: Exp
 def _figures(run: Path) -> list[dict[str, float]]:
     """What a run logged, but for what the label party of a real run cannot see: passive parties' hooks, columns."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    unseen = ("gaussian-ir", "known_without_messages", "feature_leak", "penalty/")
+    unseen = ("gaussian-ir", "known_without_messages", "feature_leak", "categories_", "penalty/")
     return [{tag: value for tag, value in line.items() if not any(part in tag for part in unseen)} for line in lines]
