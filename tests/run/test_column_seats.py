@@ -451,7 +451,8 @@ def test_categories_are_read_beside_numbers_and_who_looks_changes_nothing() -> N
     assert set(found) == {"telecom0", "telecom1", "region", "hidden"}
     assert found["region"].right == 1.0
     assert found["region"].commonest == pytest.approx(0.5, abs=0.1)
-    assert found["hidden"].right == pytest.approx(found["hidden"].commonest, abs=0.06)
+    # Two standard deviations of 280 records; who knows nothing may well answer less often right than the commonest.
+    assert found["hidden"].right < found["hidden"].commonest + 0.06
     assert reading(watched).share == pytest.approx(sum(one.share for one in found.values()) / 4)
     # Of fields alone too: of the label party's own columns, which share nothing with them, ridge tells nothing.
     bare = with_categories(width=0)
