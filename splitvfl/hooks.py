@@ -15,6 +15,10 @@ Optional class attributes refine a hook:
 ``needs`` (penalties)
     Names of the :class:`Held` fields that it cannot do without, of ``"columns"`` and ``"categories"``: a party that has
     none refuses it. Default: ``{"columns"}``.
+``most_records`` (penalties)
+    Of how many records of a batch it is called at most: they are drawn anew in each step, without replacement, by the
+    party's generator, and the activation and all fields of :class:`Held` are theirs alone. What it costs does not grow
+    with the batch then. Default, and ``None``: all.
 ``target`` (attacks)
     ``"labels"`` (default): returns one score per record, higher for "more likely positive".
     ``"features"``: returns an estimate of the other party's columns.
@@ -725,6 +729,21 @@ class Held:
         """Codes of categorical fields, ``(n, f)``, int64 or int32."""
         return self._categories.detach().clone()
 
+    def of(self, places: Tensor) -> Held:
+        """Return the same of some records alone.
+
+        Args:
+            places: Their places in the batch, ``(m,)``, int64, on the device of the columns.
+        """
+        return Held(
+            party=self.party,
+            step=self.step,
+            ids=self._ids[places.to(self._ids.device)],
+            columns=self._columns.index_select(0, places),
+            categories=self._categories.index_select(0, places),
+            generator=self.generator,
+        )
+
     def some(self, count: int) -> Tensor:
         """Return the places of so many records of the batch, drawn without replacement; of all where it has no more.
 
@@ -924,15 +943,18 @@ def resolution_of(defense: object) -> float | None:
     return getattr(defense, "resolution", None) if crossing_of(defense) == "scores" else None
 
 
-def most_records_of(attack: object) -> int | None:
-    """Return of how many records of a message a reader of activations is asked for estimates at most; ``None``: all.
+def most_records_of(hook: object) -> int | None:
+    """Return of how many records a reader of activations is asked for estimates at most, or a penalty looks at.
+
+    Returns:
+        The number; ``None``: all of a message.
 
     Raises:
         HookError: If it says anything but a whole number of at least 1.
     """
-    most = getattr(attack, "most_records", None)
+    most = getattr(hook, "most_records", None)
     if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
-        raise HookError(f"{hook_name(attack)}: most_records must be a whole number of at least 1, got {most!r}")
+        raise HookError(f"{hook_name(hook)}: most_records must be a whole number of at least 1, got {most!r}")
     return most
 
 
@@ -1225,8 +1247,46 @@ def call_defense(defense: Defense, message: Tensor, secrets: Secrets) -> Tensor:
     return sent
 
 
+class Penalised(NamedTuple):
+    """What a penalty says of a batch.
+
+    Attributes:
+        value: The number.
+        places: Places in the batch of the records that it looked at, ``(m,)``, each once; ``None``: of all of them.
+        gradient: Its gradient with respect to their activations, ``(m, width)``.
+    """
+
+    value: float
+    places: Tensor | None
+    gradient: Tensor
+
+    def added_to(self, total: Tensor, weight: float = 1.0) -> Tensor:
+        """Return a gradient of the whole batch, ``(n, width)``, with so many times this one on top: a new tensor."""
+        if self.places is None:
+            return torch.add(total, self.gradient, alpha=weight)
+        return total.index_add(0, self.places, self.gradient, alpha=weight)
+
+
 def call_penalty(penalty: Penalty, activation: Tensor, held: Held) -> tuple[float, Tensor]:
-    """Return a penalty, and its gradient with respect to the activation.
+    """Return a penalty, and its gradient with respect to the activation: :func:`penalise`, of all records of a batch.
+
+    Args:
+        penalty: The penalty.
+        activation: What the bottom put out, ``(n, width)``; of half precision, the penalty is given float32.
+        held: What the party holds.
+
+    Returns:
+        The number, and ``(n, width)`` in the dtype that the penalty was given; 0 for records that it did not look at.
+
+    Raises:
+        HookError: As :func:`penalise`.
+    """
+    found = penalise(penalty, activation, held)
+    return found.value, found.added_to(torch.zeros_like(activation, dtype=found.gradient.dtype))
+
+
+def penalise(penalty: Penalty, activation: Tensor, held: Held) -> Penalised:
+    """Return a penalty, and its gradient with respect to the activations of the records that it looks at.
 
     It gets a copy of the activation: whatever it does, neither what was sent nor the bottom's graph changes. Weights of
     its own are its own to train; the gradient here is of the activation alone.
@@ -1237,13 +1297,13 @@ def call_penalty(penalty: Penalty, activation: Tensor, held: Held) -> tuple[floa
         held: What the party holds.
 
     Returns:
-        The number, and ``(n, width)`` in the dtype that the penalty was given.
+        The number, and its gradient in the dtype that the penalty was given.
 
     Raises:
         HookError: If it raised, returned anything but one finite number, or one that does not follow from the
             activation, or its gradient is not finite. The message names the penalty.
     """
-    own = widened(activation.detach()).clone().requires_grad_()
+    own, held, places = _looked_at(penalty, activation.detach(), held)
     where = f"penalty {hook_name(penalty)} at step {held.step}"
     with torch.enable_grad(), without_autocast(own.device), blaming(penalty, where):
         value = penalty(own, held)
@@ -1257,7 +1317,17 @@ def call_penalty(penalty: Penalty, activation: Tensor, held: Held) -> tuple[floa
             f"{where}: its gradient with respect to the activation holds NaN or infinite values, and nothing was "
             "learned from it: a square root or a norm of zero, perhaps; add a small number below the root"
         )
-    return value.item(), gradient
+    return Penalised(value.item(), places, gradient)
+
+
+def _looked_at(penalty: Penalty, activation: Tensor, held: Held) -> tuple[Tensor, Held, Tensor | None]:
+    """Return the activation that a penalty is given, what goes with it, and the places of its records."""
+    most = most_records_of(penalty)
+    if most is None or most >= len(activation):
+        return widened(activation).clone().requires_grad_(), held, None
+    # Nothing is done with all records: a few passes over a large batch would cost as much as the penalty.
+    places = held.some(most)
+    return widened(activation.index_select(0, places)).requires_grad_(), held.of(places), places
 
 
 _NO_GRADIENT = (

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.errors import ConfigError
-from splitvfl.hooks import Held, Penalty, Weighed, call_penalty, held_by, hook_name, weighed
+from splitvfl.hooks import Held, Penalty, Weighed, held_by, hook_name, penalise, weighed
 from splitvfl.leakage.watching import unused
 
 NO_PENALTIES_OF_WORKERS = (
@@ -101,8 +101,9 @@ class Penalties:
                 categories=batch.columns.categorical,
                 generator=generator,
             )
-            self.values[name], own = call_penalty(given.penalty, activation, held)
-            total = torch.add(total.to(own.dtype), own, alpha=given.at(step))
+            found = penalise(given.penalty, activation, held)
+            self.values[name] = found.value
+            total = found.added_to(total.to(found.gradient.dtype), given.at(step))
         return total.to(gradient.dtype)
 
     def _own_generator(self) -> torch.Generator:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, HookError
 from splitvfl.exchange import Oracle, Split
-from splitvfl.hooks import Held, Weighed
+from splitvfl.hooks import Held, Weighed, call_penalty, penalise
 from splitvfl.learning.optimizers import PerParameter
 from splitvfl.messaging.messages import Message
 from splitvfl.models import Linear
@@ -29,6 +29,17 @@ class Size:
 
     def __call__(self, activation: Tensor, held: Held, /) -> Tensor:
         return 0.5 * activation.square().sum(dim=1).mean()
+
+
+class SizeOfSome(Size):
+    """The same of five records of a batch."""
+
+    most_records = 5
+
+    def __call__(self, activation: Tensor, held: Held, /) -> Tensor:
+        assert len(activation) == len(held.columns) == len(held.categories) == len(held.ids) == 5
+        self.ids, self.columns = held.ids, held.columns
+        return super().__call__(activation, held)
 
 
 def trainer_of(*penalties: Any, exchange: Any = None, optimizer: Any = sgd, **settings: Any) -> Trainer:
@@ -58,6 +69,29 @@ def test_the_bottom_learns_from_the_received_gradient_and_the_weighted_one() -> 
     assert trainer.passives["telecom"].penalised == {
         "telecom/size": pytest.approx(0.5 * activation.square().sum(dim=1).mean().item())
     }
+
+
+def test_one_that_looks_at_some_records_is_given_these_alone_and_asks_nothing_of_the_others() -> None:
+    random = torch.Generator().manual_seed(0)
+    columns, activation = torch.randn(16, 3, generator=random), torch.randn(16, 2, generator=random)
+    penalty, ids = SizeOfSome(), torch.arange(16) * 3
+    none = torch.zeros(16, 0, dtype=torch.int64)
+    held = Held(party="lab", step=0, ids=ids, columns=columns, categories=none, generator=random)
+    received = torch.randn(16, 2)
+    before = received.clone()
+    found = penalise(penalty, activation, held)
+    assert found.places is not None
+    assert len(found.places.unique()) == 5
+    assert torch.equal(penalty.ids, ids[found.places])
+    assert torch.equal(penalty.columns, columns[found.places])
+    expected = received.clone()
+    for place in found.places.tolist():
+        expected[place] += 2.0 * activation[place] / 5
+    # Products and one sum of numbers around 1 in float32.
+    torch.testing.assert_close(found.added_to(received, 2.0), expected, rtol=0, atol=1e-6)
+    assert torch.equal(received, before)
+    whole = call_penalty(penalty, activation, held)[1]
+    assert (whole.norm(dim=1) > 0).sum() == 5
 
 
 def test_without_weight_nothing_changes_and_with_it_no_message_of_the_step_does() -> None:
