@@ -39,6 +39,7 @@ from splitvfl.learning.best_weights import BestWeights
 from splitvfl.learning.losses import Logistic
 from splitvfl.learning.optimizers import OptimizerFactory, optimizer_of
 from splitvfl.learning.randomness import PartyRandom
+from splitvfl.learning.sampled import sampled_layers
 from splitvfl.learning.schedule import EarlyStopping, Patience
 from splitvfl.learning.tasks import Binary, Task
 from splitvfl.messaging.conversation import Expected
@@ -399,7 +400,7 @@ class PassiveParty(Party):
     ) -> None:
         super().__init__(data, bottom, optimizer)
         self.bottom = bottom
-        self.penalties = Penalties(data)
+        self.penalties = Penalties(data, draws=bool(sampled_layers(bottom)))
         if penalties and not any(weight.requires_grad for weight in bottom.parameters()):
             raise ConfigError(
                 f"penalties of {self.name}: its bottom model has no weight to be trained, and penalties would change "
@@ -534,8 +535,9 @@ class PassiveParty(Party):
         """
         self.observe(activation, batch, step, source=source, gradient=gradient)
         if activation.requires_grad:  # a frozen bottom, or one without parameters, has nothing to learn
-            total = self.penalties.add_to(gradient if used is None else used, activation, batch, step)
-            self._jointly(lambda: activation.backward(total))
+            totals = self.penalties.add_to(gradient if used is None else used, activation, batch, step)
+            # All at once: what was drawn goes back through what it was drawn from.
+            self._jointly(lambda: torch.autograd.backward([*totals], [*totals.values()]))
 
     def learn_sum(self, activation: Tensor, total: Tensor, batch: Records, step: int) -> None:
         """Take the gradient of a linear bottom's weight, ``(d, width)``, and let its observers look."""

@@ -19,6 +19,7 @@ from splitvfl.data.columns import PartyData, Records
 from splitvfl.errors import ConfigError
 from splitvfl.hooks import Held, Penalty, Weighed, held_by, hook_name, penalise, weighed
 from splitvfl.leakage.watching import unused
+from splitvfl.learning.sampled import distribution_of
 
 NO_PENALTIES_OF_WORKERS = (
     "a penalty is of a batch as a whole, and each worker has a part of it: of a part it would be another penalty"
@@ -33,13 +34,14 @@ class Penalties:
 
     Args:
         data: What the party holds.
+        draws: Whether its bottom model draws what it puts out.
 
     Attributes:
         values: What each was in the last training step, before the weight, by name.
     """
 
-    def __init__(self, data: PartyData) -> None:
-        self._data = data
+    def __init__(self, data: PartyData, *, draws: bool = False) -> None:
+        self._data, self._draws = data, draws
         self._weighed: dict[str, Weighed] = {}
         self._generator: torch.Generator | None = None
         self.values: dict[str, float] = {}
@@ -62,8 +64,15 @@ class Penalties:
         self._weighed[unused(hook_name(given.penalty), self._weighed)] = given
 
     def _check_held(self, penalty: Penalty) -> None:
-        held = {"columns": self._data.width, "categories": len(self._data.field_sizes)}
-        missing = sorted(need for need in held_by(penalty) if not held[need])
+        needs = held_by(penalty)
+        if "distribution" in needs and not self._draws:
+            raise ConfigError(
+                f"penalty {hook_name(penalty)} is of a bottom model that draws what it puts out, and that of "
+                f"{self._data.name} draws nothing: set model: {{name: mlp, sampled: true}}, or in Python wrap it in "
+                "splitvfl.models.Sampled"
+            )
+        held = {"columns": self._data.width, "categories": len(self._data.field_sizes), "distribution": 1}
+        missing = sorted(need for need in needs if not held[need])
         if missing:
             words = {"columns": "columns of numbers", "categories": "categorical fields"}
             raise ConfigError(
@@ -71,7 +80,12 @@ class Penalties:
                 f"{self._data.name} has none; take it out there"
             )
 
-    def add_to(self, gradient: Tensor, activation: Tensor, batch: Records, step: int) -> Tensor:
+    @property
+    def read_distribution(self) -> bool:
+        """Whether one of them reads what the activation was drawn from."""
+        return any("distribution" in held_by(given.penalty) for given in self)
+
+    def add_to(self, gradient: Tensor, activation: Tensor, batch: Records, step: int) -> dict[Tensor, Tensor]:
         """Return what the bottom learns from: a received gradient, and the penalties' on top.
 
         What penalties draw comes from a generator that the party's random state seeds at the first step.
@@ -83,28 +97,35 @@ class Penalties:
             step: Number of the step.
 
         Returns:
-            Like the gradient; added up in float32 at least.
+            Of the activation, and of what it was drawn from if it was drawn and there are penalties, each tensor with
+            its gradient; added up in float32 at least.
 
         Raises:
-            HookError: If a penalty breaks its contract: no weight changes then.
+            HookError: If a penalty breaks its contract, or needs a distribution and the activation is no draw: no
+                weight changes then.
         """
         if not self._weighed:
-            return gradient
-        generator = self._own_generator()
-        total = gradient
+            return {activation: gradient}
+        held = self._held(activation, batch, step)
+        roots = [activation, *held.leaves]
+        totals = [gradient, *(torch.zeros_like(part) for part in held.leaves)]
         for name, given in self._weighed.items():
-            held = Held(
-                party=self._data.name,
-                step=step,
-                ids=batch.ids,
-                columns=batch.columns.numeric,
-                categories=batch.columns.categorical,
-                generator=generator,
-            )
-            found = penalise(given.penalty, activation, held)
+            found, weight = penalise(given.penalty, activation, held), given.at(step)
             self.values[name] = found.value
-            total = found.added_to(total.to(found.gradient.dtype), given.at(step))
-        return total.to(gradient.dtype)
+            totals = [total.to(found.gradient.dtype) for total in totals]
+            totals = [found.added_to(totals[0], weight), *found.added_to_distribution(totals[1:], weight)]
+        return {root: total.to(root.dtype) for root, total in zip(roots, totals, strict=True)}
+
+    def _held(self, activation: Tensor, batch: Records, step: int) -> Held:
+        return Held(
+            party=self._data.name,
+            step=step,
+            ids=batch.ids,
+            columns=batch.columns.numeric,
+            categories=batch.columns.categorical,
+            generator=self._own_generator(),
+            distribution=distribution_of(activation),
+        )
 
     def _own_generator(self) -> torch.Generator:
         if self._generator is None:
