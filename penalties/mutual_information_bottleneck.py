@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from splitvfl.hooks import Held
+from splitvfl.hooks import Held, Scope
 
 
 class MutualInformationBottleneck:
@@ -38,6 +38,7 @@ class MutualInformationBottleneck:
 
     name: ClassVar[str] = "mutual-information-bottleneck"
     needs: ClassVar[frozenset[str]] = frozenset({"distribution"})
+    scope: ClassVar[Scope] = "row"
 
     def __call__(self, activation: Tensor, held: Held, /) -> Tensor:
         """Return the mean divergence.

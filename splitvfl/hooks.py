@@ -74,6 +74,11 @@ Optional class attributes refine a hook:
     other row, not on how many there are either, apart from the noise; every worker defends its own part, with a
     generator of its own: the distribution of one process. It is about the class that says so: a class derived from it
     with a ``__call__`` of its own says it anew. Not with ``needs_label_gradients``.
+``scope`` (penalties)
+    Whether it can be taken apart where its party is several workers. ``"batch"`` (default): no, and such a party
+    refuses it. ``"row"``: it is a mean over records of numbers each of which depends on its own record alone; every
+    worker computes it of its own part, which counts for its share of the batch: in sum the gradient of one process. It
+    is about the class that says so, likewise. Not with ``most_records``.
 ``needs_binary_labels`` (defenses)
     ``True`` where its mathematics holds for labels in {0, 1} only. Default: ``False``.
 ``needs_logistic_loss`` (defenses of the gradient)
@@ -943,22 +948,27 @@ def needs_label_gradients(defense: object) -> bool:
     return _truth(defense, "needs_label_gradients")
 
 
-def scope_of(defense: object) -> Scope:
-    """Return on what of a message a defense has to act: ``"batch"`` unless it says ``"row"`` of its own ``__call__``.
+def scope_of(hook: object) -> Scope:
+    """Return on what of a message a hook has to act: ``"batch"`` unless it says ``"row"`` of its own ``__call__``.
 
     Raises:
-        HookError: If it says anything else, or ``"row"`` where it needs gradients under every label: these are known
-            of a whole batch.
+        HookError: If it says anything else; or ``"row"`` where it needs gradients under every label, which are known of
+            a whole batch, or looks at some records of a batch, which each worker would draw of its part.
     """
-    said = getattr(defense, "scope", "batch") if _says_itself(defense, "scope") else "batch"
+    said = getattr(hook, "scope", "batch") if _says_itself(hook, "scope") else "batch"
     if said == "batch":
         return "batch"
     if said != "row":
-        raise HookError(f"{hook_name(defense)}: scope must be 'batch' or 'row', got {said!r}")
-    if needs_label_gradients(defense):
+        raise HookError(f"{hook_name(hook)}: scope must be 'batch' or 'row', got {said!r}")
+    if needs_label_gradients(hook):
         raise HookError(
-            f"{hook_name(defense)}: scope is 'row', and it needs gradients under every label, which are known of a "
+            f"{hook_name(hook)}: scope is 'row', and it needs gradients under every label, which are known of a "
             "whole batch: leave scope out"
+        )
+    if most_records_of(hook) is not None:
+        raise HookError(
+            f"{hook_name(hook)}: scope is 'row', and most_records has it look at some records, of which each of "
+            "several workers would take as many: leave one of the two out"
         )
     return "row"
 

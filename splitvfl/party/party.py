@@ -519,6 +519,7 @@ class PassiveParty(Party):
         *,
         used: Tensor | None = None,
         source: ViewSource | None = None,
+        share: float | None = None,
     ) -> None:
         """Run the bottom's backward on a received gradient and its penalties', and let its observers look.
 
@@ -529,13 +530,16 @@ class PassiveParty(Party):
             step: Number of the step.
             used: What of the gradient is used, if not all of it.
             source: What it held when the activation was made, if it holds something else now.
+            share: What share of that step's records these are, if another step is under way now.
 
         Raises:
             HookError: If a penalty breaks its contract.
         """
         self.observe(activation, batch, step, source=source, gradient=gradient)
         if activation.requires_grad:  # a frozen bottom, or one without parameters, has nothing to learn
-            totals = self.penalties.add_to(gradient if used is None else used, activation, batch, step)
+            totals = self.penalties.add_to(
+                gradient if used is None else used, activation, batch, step, self.share if share is None else share
+            )
             # All at once: what was drawn goes back through what it was drawn from.
             self._jointly(lambda: torch.autograd.backward([*totals], [*totals.values()]))
 
@@ -564,11 +568,12 @@ class PassiveParty(Party):
         """Become one worker of several, as :meth:`Party.join`.
 
         Raises:
-            ConfigError: If it has penalties.
+            ConfigError: If it has penalties of a batch as a whole.
         """
-        if team.size > 1 and len(self.penalties):
+        if team.size > 1 and (whole := self.penalties.of_a_whole_batch):
             raise ConfigError(
-                f"penalties of {self.name}: {NO_PENALTIES_OF_WORKERS}; train in one process, or take them out"
+                f"penalties of {self.name}: {', '.join(whole)}: {NO_PENALTIES_OF_WORKERS}; train in one process, or "
+                "take it out"
             )
         super().join(team)
 

@@ -17,12 +17,13 @@ from torch import Tensor
 
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.errors import ConfigError
-from splitvfl.hooks import Held, Penalty, Weighed, held_by, hook_name, penalise, weighed
+from splitvfl.hooks import Held, Penalty, Weighed, held_by, hook_name, penalise, scope_of, weighed
 from splitvfl.leakage.watching import unused
 from splitvfl.learning.sampled import distribution_of
 
 NO_PENALTIES_OF_WORKERS = (
-    "a penalty is of a batch as a whole, and each worker has a part of it: of a part it would be another penalty"
+    "a penalty is of a batch as a whole, and each worker has a part of it: of a part it would be another penalty; one "
+    "that is a mean over records says so with scope = 'row'"
 )
 
 NO_STATE: Mapping[str, Any] = {"generator": None, "own": {}, "values": {}}
@@ -37,7 +38,7 @@ class Penalties:
         draws: Whether its bottom model draws what it puts out.
 
     Attributes:
-        values: What each was in the last training step, before the weight, by name.
+        values: What each was in the last training step, before the weight, by name; of one worker's own records.
     """
 
     def __init__(self, data: PartyData, *, draws: bool = False) -> None:
@@ -81,11 +82,18 @@ class Penalties:
             )
 
     @property
+    def of_a_whole_batch(self) -> list[str]:
+        """Names of those that cannot be computed by workers, each of its part of a batch."""
+        return [name for name, given in self._weighed.items() if scope_of(given.penalty) == "batch"]
+
+    @property
     def read_distribution(self) -> bool:
         """Whether one of them reads what the activation was drawn from."""
         return any("distribution" in held_by(given.penalty) for given in self)
 
-    def add_to(self, gradient: Tensor, activation: Tensor, batch: Records, step: int) -> dict[Tensor, Tensor]:
+    def add_to(
+        self, gradient: Tensor, activation: Tensor, batch: Records, step: int, share: float = 1.0
+    ) -> dict[Tensor, Tensor]:
         """Return what the bottom learns from: a received gradient, and the penalties' on top.
 
         What penalties draw comes from a generator that the party's random state seeds at the first step.
@@ -95,6 +103,7 @@ class Penalties:
             activation: What the bottom put out, likewise.
             batch: The records.
             step: Number of the step.
+            share: What share of the step's records these are, at one worker of several.
 
         Returns:
             Of the activation, and of what it was drawn from if it was drawn and there are penalties, each tensor with
@@ -104,13 +113,13 @@ class Penalties:
             HookError: If a penalty breaks its contract, or needs a distribution and the activation is no draw: no
                 weight changes then.
         """
-        if not self._weighed:
+        if not self._weighed or batch.count == 0:  # a mean over no records is no number
             return {activation: gradient}
         held = self._held(activation, batch, step)
         roots = [activation, *held.leaves]
         totals = [gradient, *(torch.zeros_like(part) for part in held.leaves)]
         for name, given in self._weighed.items():
-            found, weight = penalise(given.penalty, activation, held), given.at(step)
+            found, weight = penalise(given.penalty, activation, held), share * given.at(step)
             self.values[name] = found.value
             totals = [total.to(found.gradient.dtype) for total in totals]
             totals = [found.added_to(totals[0], weight), *found.added_to_distribution(totals[1:], weight)]

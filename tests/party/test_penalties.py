@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, HookError
 from splitvfl.exchange import Oracle, Split
-from splitvfl.hooks import Held, Weighed, call_penalty, penalise
+from splitvfl.hooks import Held, Weighed, call_penalty, penalise, scope_of
 from splitvfl.learning.optimizers import PerParameter
 from splitvfl.messaging.messages import Message
 from splitvfl.models import Linear, Sampled
@@ -343,3 +343,14 @@ def test_a_sampled_layer_that_is_not_the_last_is_told() -> None:
     )
     with pytest.raises(HookError, match="the activation of telecom is no draw of a sampled layer"):
         Trainer(active_party(), {"telecom": passive}, batch_size=16).fit(1)
+
+
+def test_of_some_records_and_of_each_row_is_a_contradiction() -> None:
+    class Both(SizeOfSome):
+        scope = "row"
+
+        def __call__(self, activation: Tensor, held: Held, /) -> Tensor:
+            return activation.sum()
+
+    with pytest.raises(HookError, match="scope is 'row', and most_records has it look at some records"):
+        scope_of(Both())
