@@ -35,7 +35,6 @@ from splitvfl.learning.optimizers import (
     steps_row_by_row,
 )
 from splitvfl.learning.randomness import PartyRandom, derive_seed
-from splitvfl.learning.sampled import sampled_layers
 from splitvfl.learning.tasks import Task, check_loss
 from splitvfl.metrics import known
 from splitvfl.party.attaching import attach_defense, check_clips, claims_in_words, promised_in_short
@@ -156,7 +155,7 @@ class Assembly:
             party = PassiveParty(
                 self.models.bounded(data), bottom, optimizer=self._optimizer(), penalties=self._penalties(data.name)
             )
-            self._check_sampled(party)
+            party.penalties.check_draws(f"{self._config.source}: model")
             # On one record. Here, because layers that wait for their first input draw their weights now.
             with own_code(f"model: the bottom of {data.name}, {type(bottom).__name__},"):
                 if not _is_built_in(bottom):
@@ -166,15 +165,6 @@ class Assembly:
         if party.divides and self._workers > 1:
             self._check_dividable(party)
         return party
-
-    def _check_sampled(self, party: PassiveParty) -> None:
-        """Refuse to send draws whose variance nothing holds up: training would make it vanish."""
-        if sampled_layers(party.bottom) and not party.penalties.read_distribution:
-            raise ConfigError(
-                f"{self._config.source}: model: sampled: what {party.name} sends is drawn, and no penalty keeps the "
-                f"draws from shrinking to their means: add parties.{party.name}.penalties: "
-                "[{name: mutual-information-bottleneck, weight: 0.01}], or leave sampled out"
-            )
 
     def _penalties(self, name: str) -> list[Weighed]:
         """Return new penalties of a passive party, each with its weight."""

@@ -86,10 +86,22 @@ class Penalties:
         """Names of those that cannot be computed by workers, each of its part of a batch."""
         return [name for name, given in self._weighed.items() if scope_of(given.penalty) == "batch"]
 
-    @property
-    def read_distribution(self) -> bool:
-        """Whether one of them reads what the activation was drawn from."""
-        return any("distribution" in held_by(given.penalty) for given in self)
+    def check_draws(self, where: str) -> None:
+        """Refuse to send draws whose variance nothing holds up: training would make it vanish.
+
+        Args:
+            where: Where the model is described, for the message.
+
+        Raises:
+            ConfigError: If the bottom draws, and no penalty reads what it draws from.
+        """
+        if self._draws and not any("distribution" in held_by(given.penalty) for given in self):
+            name = self._data.name
+            raise ConfigError(
+                f"{where}: sampled: what {name} sends is drawn, and no penalty keeps the draws from shrinking to their "
+                f"means: give {name} penalties: [{{name: mutual-information-bottleneck, weight: 0.01}}], or leave "
+                "sampled out"
+            )
 
     def add_to(
         self, gradient: Tensor, activation: Tensor, batch: Records, step: int, share: float = 1.0

@@ -114,7 +114,7 @@ def test_a_sampled_model_has_a_bottleneck(tmp_path: Path) -> None:
     ("penalties", "sampled", "complaint"),
     [
         (BOTTLENECK, "false", r"that of lab draws nothing: set model: \{name: mlp, sampled: true\}"),
-        ("[]", "true", r"model: sampled: what lab sends is drawn.*add parties\.lab\.penalties: .*or leave sampled out"),
+        ("[]", "true", r"model: sampled: what lab sends is drawn.*give lab penalties: .*or leave sampled out"),
         ("[distance-correlation]", "true", "model: sampled: what lab sends is drawn, and no penalty"),
     ],
 )
