@@ -1,5 +1,6 @@
 """Models: bottom and top halves of split networks, and the recipes that make them. One idea per file."""
 
+from splitvfl.learning.sampled import Sampled
 from splitvfl.models.glm import GLMRecipe
 from splitvfl.models.glm_losses import GLMLoss, LossConstants, glm_loss
 from splitvfl.models.linear import Linear, LinearTop, LogisticRegressionRecipe
@@ -28,6 +29,7 @@ __all__ = [
     "PCA",
     "PCARecipe",
     "Recipe",
+    "Sampled",
     "WideDeepBottom",
     "WideDeepRecipe",
     "WideDeepTop",

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import ArgumentError, ConfigError
+from splitvfl.learning.sampled import Sampled
 from splitvfl.learning.tasks import Task
 from splitvfl.party.recipe import Held, HiddenWidths, Recipe, Widths, check_size, weights_of_layers
 
@@ -110,6 +111,9 @@ class MLPRecipe(Recipe):
             party's own business: no other party is told of it, or needs to write it.
         label_scale: For regression: whether the top puts out standard deviations of the training labels from their
             mean (:class:`LabelScale`).
+        sampled: Whether what a passive party sends is drawn from a normal distribution for each record, whose mean and
+            variance its layers put out (:class:`Sampled`): what the penalty ``mutual-information-bottleneck`` needs.
+            The last layer has no ReLU then. It is the passive parties' own business: no other party needs to write it.
         dense: Where a party has several workers, whether each of them holds a part of every weight of a passive party's
             layers, ``sharded``, or all of them, ``replicated``.
 
@@ -125,6 +129,7 @@ class MLPRecipe(Recipe):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     private_top: bool = False
     label_scale: bool = False
+    sampled: bool = False
     dense: Held = "replicated"
 
     def __post_init__(self) -> None:
@@ -132,10 +137,12 @@ class MLPRecipe(Recipe):
         if self.top is not None and self.top_hidden != self.top[:-1]:
             raise ArgumentError("top and top_hidden contradict each other; top is top_hidden and then the outputs")
 
-    def make_bottom(self, columns: PartyData, task: Task) -> MLP:
-        """Return layers with ReLU."""
-        check_size("model.bottom", columns.name, weights_of_layers(columns.width, self.bottom))
-        return MLP(columns.width, self.bottom, dropout=self.dropout)
+    def make_bottom(self, columns: PartyData, task: Task) -> MLP | Sampled:
+        """Return layers with ReLU, or what draws from what they put out."""
+        widths = (*self.bottom[:-1], 2 * self.bottom[-1]) if self.sampled else self.bottom
+        check_size("model.bottom", columns.name, weights_of_layers(columns.width, widths))
+        layers = MLP(columns.width, widths, final_activation=not self.sampled, dropout=self.dropout)
+        return Sampled(layers) if self.sampled else layers
 
     def make_top(self, columns: PartyData, task: Task, widths: Sequence[int]) -> nn.Module:
         """Return layers over the joined activations and the own columns.

@@ -74,7 +74,7 @@ class AdversarialReconstruction:
                 raise ArgumentError(f"{what} must be {least} to {most:,}, got {value}")
         if not 0.0 < lr < math.inf:
             raise ArgumentError(f"lr must be finite and above 0, got {lr}")
-        self._records, self._hidden, self._lr, self._steps = records, hidden, lr, steps
+        self.most_records, self._hidden, self._lr, self._steps = records, hidden, lr, steps
         self._weights: list[Tensor] = []
         self._optimizer: torch.optim.Optimizer | None = None
         self._saved: Mapping[str, Any] = {}
@@ -83,15 +83,14 @@ class AdversarialReconstruction:
         """Return what share of variance the network reconstructs, after it has learned.
 
         Args:
-            activation: What the bottom put out, ``(n, width)``.
-            held: Its columns and its generator are used; the generator makes the network's first weights too.
+            activation: What the bottom put out, ``(m, width)``.
+            held: Its columns are used, and its generator for the network's first weights.
 
         Returns:
             ``()``, in [0, 1], in the dtype of the activation.
         """
-        places = held.some(self._records)
-        sent = _standardised(activation.index_select(0, places))
-        columns = held.columns.index_select(0, places).to(sent.dtype)
+        sent = _standardised(activation)
+        columns = held.columns.to(sent.dtype)
         if self._optimizer is None:
             self._make(sent.shape[1], columns.shape[1], like=sent)
             if self._saved:

@@ -13,8 +13,12 @@ Optional class attributes refine a hook:
 ``needs`` (attacks)
     Names of the :class:`View` fields that it reads. Default: ``{"gradient"}``.
 ``needs`` (penalties)
-    Names of the :class:`Held` fields that it cannot do without, of ``"columns"`` and ``"categories"``: a party that has
-    none refuses it. Default: ``{"columns"}``.
+    Names of the :class:`Held` fields that it cannot do without, of ``"columns"``, ``"categories"`` and
+    ``"distribution"``: a party that has none refuses it. Default: ``{"columns"}``.
+``most_records`` (penalties)
+    Of how many records of a batch it is called at most: they are drawn anew in each step, without replacement, by the
+    party's generator, and the activation and all fields of :class:`Held` are theirs alone. What it costs does not grow
+    with the batch then. Default, and ``None``: all.
 ``target`` (attacks)
     ``"labels"`` (default): returns one score per record, higher for "more likely positive".
     ``"features"``: returns an estimate of the other party's columns.
@@ -70,6 +74,11 @@ Optional class attributes refine a hook:
     other row, not on how many there are either, apart from the noise; every worker defends its own part, with a
     generator of its own: the distribution of one process. It is about the class that says so: a class derived from it
     with a ``__call__`` of its own says it anew. Not with ``needs_label_gradients``.
+``scope`` (penalties)
+    Whether it can be taken apart where its party is several workers. ``"batch"`` (default): no, and such a party
+    refuses it. ``"row"``: it is a mean over records of numbers each of which depends on its own record alone; every
+    worker computes it of its own part, which counts for its share of the batch: in sum the gradient of one process. It
+    is about the class that says so, likewise. Not with ``most_records``.
 ``needs_binary_labels`` (defenses)
     ``True`` where its mathematics holds for labels in {0, 1} only. Default: ``False``.
 ``needs_logistic_loss`` (defenses of the gradient)
@@ -150,7 +159,7 @@ import copy
 import math
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, overload
@@ -161,6 +170,7 @@ from torch import Tensor, nn
 from splitvfl.errors import ArgumentError, HookError, PrivacyError, SplitVFLError
 from splitvfl.learning.label_gradients import LabelGradients
 from splitvfl.learning.precision import widened, without_autocast
+from splitvfl.learning.sampled import Distribution
 from splitvfl.learning.sampling import (
     Source,
     add_laplace,
@@ -187,7 +197,7 @@ PHASES: tuple[Phase, ...] = ("training", "evaluation", "prediction")
 OWN: frozenset[str] = frozenset({"activation", "bottom", "columns", "logits", "weights"})
 """View fields that a party has without any message of this step; what is told by them alone leaks in none."""
 
-HELD: frozenset[str] = frozenset({"columns", "categories"})
+HELD: frozenset[str] = frozenset({"columns", "categories", "distribution"})
 """Fields of :class:`Held` that a party may be without."""
 
 _T = TypeVar("_T")
@@ -690,9 +700,10 @@ class Held:
             party's transform, ``(n, d)``, float32; d may be 0.
         categories: Codes of the categorical fields, ``(n, f)``, int64 or int32; f may be 0.
         generator: The party's own, on the CPU, for what a penalty draws. A checkpoint has its state.
+        distribution: What the activation was drawn from; ``None`` where the bottom draws nothing.
     """
 
-    __slots__ = ("_categories", "_columns", "_ids", "generator", "party", "step")
+    __slots__ = ("_categories", "_columns", "_distribution", "_ids", "generator", "party", "step")
 
     def __init__(
         self,
@@ -703,10 +714,12 @@ class Held:
         columns: Tensor,
         categories: Tensor,
         generator: torch.Generator,
+        distribution: Distribution | None = None,
     ) -> None:
         self.party = party
         self.step = step
         self.generator = generator
+        self._distribution = distribution
         self._ids, self._columns, self._categories = ids, columns, categories
 
     def __getattr__(self, name: str) -> Any:
@@ -729,6 +742,55 @@ class Held:
     def categories(self) -> Tensor:
         """Codes of categorical fields, ``(n, f)``, int64 or int32."""
         return self._categories.detach().clone()
+
+    @property
+    def distribution(self) -> Distribution:
+        """Mean and logarithm of variance of the normal draws that the activation is, ``(n, width)`` each.
+
+        A gradient with respect to them goes back through the bottom, beside that of the activation.
+
+        Raises:
+            HookError: If the bottom draws nothing.
+        """
+        if self._distribution is None:
+            raise HookError(f"the activation of {self.party} is no draw of a sampled layer; say so in needs")
+        return self._distribution
+
+    @property
+    def leaves(self) -> tuple[Tensor, ...]:
+        """The tensors of the distribution; empty where there is none."""
+        return self._distribution or ()
+
+    def with_leaves(self) -> Held:
+        """Return the same, with a copy of the distribution of which gradients can be taken."""
+        found = self._distribution
+        leaves = found and Distribution(*(widened(part.detach()).clone().requires_grad_() for part in found))
+        return self._with(self._ids, self._columns, self._categories, leaves)
+
+    def _with(self, ids: Tensor, columns: Tensor, categories: Tensor, distribution: Distribution | None) -> Held:
+        return Held(
+            party=self.party,
+            step=self.step,
+            ids=ids,
+            columns=columns,
+            categories=categories,
+            generator=self.generator,
+            distribution=distribution,
+        )
+
+    def of(self, places: Tensor) -> Held:
+        """Return the same of some records alone.
+
+        Args:
+            places: Their places in the batch, ``(m,)``, int64, on the device of the columns.
+        """
+        found = self._distribution
+        return self._with(
+            self._ids[places.to(self._ids.device)],
+            self._columns.index_select(0, places),
+            self._categories.index_select(0, places),
+            found and Distribution(*(part.detach().index_select(0, places) for part in found)),
+        )
 
     def some(self, count: int) -> Tensor:
         """Return the places of so many records of the batch, drawn without replacement; of all where it has no more.
@@ -874,7 +936,7 @@ def held_by(penalty: object) -> frozenset[str]:
         return needs
     raise HookError(
         f"penalty {hook_name(penalty)} needs {', '.join(sorted(needs - HELD))}, which its party does not hold: needs "
-        f"may name {' and '.join(sorted(HELD))}; activation and ids are always there, labels never"
+        f"may name {', '.join(sorted(HELD))}; activation and ids are always there, labels never"
     )
 
 
@@ -891,22 +953,27 @@ def needs_label_gradients(defense: object) -> bool:
     return _truth(defense, "needs_label_gradients")
 
 
-def scope_of(defense: object) -> Scope:
-    """Return on what of a message a defense has to act: ``"batch"`` unless it says ``"row"`` of its own ``__call__``.
+def scope_of(hook: object) -> Scope:
+    """Return on what of a message a hook has to act: ``"batch"`` unless it says ``"row"`` of its own ``__call__``.
 
     Raises:
-        HookError: If it says anything else, or ``"row"`` where it needs gradients under every label: these are known
-            of a whole batch.
+        HookError: If it says anything else; or ``"row"`` where it needs gradients under every label, which are known of
+            a whole batch, or looks at some records of a batch, which each worker would draw of its part.
     """
-    said = getattr(defense, "scope", "batch") if _says_itself(defense, "scope") else "batch"
+    said = getattr(hook, "scope", "batch") if _says_itself(hook, "scope") else "batch"
     if said == "batch":
         return "batch"
     if said != "row":
-        raise HookError(f"{hook_name(defense)}: scope must be 'batch' or 'row', got {said!r}")
-    if needs_label_gradients(defense):
+        raise HookError(f"{hook_name(hook)}: scope must be 'batch' or 'row', got {said!r}")
+    if needs_label_gradients(hook):
         raise HookError(
-            f"{hook_name(defense)}: scope is 'row', and it needs gradients under every label, which are known of a "
+            f"{hook_name(hook)}: scope is 'row', and it needs gradients under every label, which are known of a "
             "whole batch: leave scope out"
+        )
+    if most_records_of(hook) is not None:
+        raise HookError(
+            f"{hook_name(hook)}: scope is 'row', and most_records has it look at some records, of which each of "
+            "several workers would take as many: leave one of the two out"
         )
     return "row"
 
@@ -929,15 +996,18 @@ def resolution_of(defense: object) -> float | None:
     return getattr(defense, "resolution", None) if crossing_of(defense) == "scores" else None
 
 
-def most_records_of(attack: object) -> int | None:
-    """Return of how many records of a message a reader of activations is asked for estimates at most; ``None``: all.
+def most_records_of(hook: object) -> int | None:
+    """Return of how many records a reader of activations is asked for estimates at most, or a penalty looks at.
+
+    Returns:
+        The number; ``None``: all of a message.
 
     Raises:
         HookError: If it says anything but a whole number of at least 1.
     """
-    most = getattr(attack, "most_records", None)
+    most = getattr(hook, "most_records", None)
     if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
-        raise HookError(f"{hook_name(attack)}: most_records must be a whole number of at least 1, got {most!r}")
+        raise HookError(f"{hook_name(hook)}: most_records must be a whole number of at least 1, got {most!r}")
     return most
 
 
@@ -1230,11 +1300,38 @@ def call_defense(defense: Defense, message: Tensor, secrets: Secrets) -> Tensor:
     return sent
 
 
-def call_penalty(penalty: Penalty, activation: Tensor, held: Held) -> tuple[float, Tensor]:
-    """Return a penalty, and its gradient with respect to the activation.
+class Penalised(NamedTuple):
+    """What a penalty says of a batch.
 
-    It gets a copy of the activation: whatever it does, neither what was sent nor the bottom's graph changes. Weights of
-    its own are its own to train; the gradient here is of the activation alone.
+    Attributes:
+        value: The number.
+        places: Places in the batch of the records that it looked at, ``(m,)``, each once; ``None``: of all of them.
+        gradient: Its gradient with respect to their activations, ``(m, width)``.
+        by_distribution: Its gradients with respect to mean and logarithm of variance of what the activations were drawn
+            from, likewise; empty where they are no draws.
+    """
+
+    value: float
+    places: Tensor | None
+    gradient: Tensor
+    by_distribution: tuple[Tensor, ...] = ()
+
+    def added_to(self, total: Tensor, weight: float = 1.0) -> Tensor:
+        """Return a gradient of the whole batch, ``(n, width)``, with so many times this one on top: a new tensor."""
+        return self._added(total, self.gradient, weight)
+
+    def added_to_distribution(self, totals: Sequence[Tensor], weight: float) -> list[Tensor]:
+        """Return the same of the gradients with respect to mean and logarithm of variance."""
+        return [self._added(total, own, weight) for total, own in zip(totals, self.by_distribution, strict=True)]
+
+    def _added(self, total: Tensor, gradient: Tensor, weight: float) -> Tensor:
+        if self.places is None:
+            return torch.add(total, gradient, alpha=weight)
+        return total.index_add(0, self.places, gradient, alpha=weight)
+
+
+def call_penalty(penalty: Penalty, activation: Tensor, held: Held) -> tuple[float, Tensor]:
+    """Return a penalty, and its gradient with respect to the activation alone: :func:`penalise`, for a whole batch.
 
     Args:
         penalty: The penalty.
@@ -1242,27 +1339,62 @@ def call_penalty(penalty: Penalty, activation: Tensor, held: Held) -> tuple[floa
         held: What the party holds.
 
     Returns:
-        The number, and ``(n, width)`` in the dtype that the penalty was given.
+        The number, and ``(n, width)`` in the dtype that the penalty was given; 0 for records that it did not look at.
+
+    Raises:
+        HookError: As :func:`penalise`.
+    """
+    found = penalise(penalty, activation, held)
+    return found.value, found.added_to(torch.zeros_like(activation, dtype=found.gradient.dtype))
+
+
+def penalise(penalty: Penalty, activation: Tensor, held: Held) -> Penalised:
+    """Return a penalty, and its gradient with respect to the activations of the records that it looks at.
+
+    It gets a copy of the activation, and of what that was drawn from: whatever it does, neither what was sent nor the
+    bottom's graph changes. Weights of its own are its own to train; the gradient here is of these alone.
+
+    Args:
+        penalty: The penalty.
+        activation: What the bottom put out, ``(n, width)``; of half precision, the penalty is given float32.
+        held: What the party holds.
+
+    Returns:
+        The number, and its gradient in the dtype that the penalty was given.
 
     Raises:
         HookError: If it raised, returned anything but one finite number, or one that does not follow from the
             activation, or its gradient is not finite. The message names the penalty.
     """
-    own = widened(activation.detach()).clone().requires_grad_()
+    own, held, places = _looked_at(penalty, activation.detach(), held)
     where = f"penalty {hook_name(penalty)} at step {held.step}"
     with torch.enable_grad(), without_autocast(own.device), blaming(penalty, where):
         value = penalty(own, held)
     _check_number(value, where)
+    leaves = (own, *held.leaves)
     with blaming(penalty, f"{where}, in its backward pass,"):
-        (gradient,) = torch.autograd.grad(value, own, allow_unused=True)
-    if gradient is None:
+        found = torch.autograd.grad(value, leaves, allow_unused=True)
+    if all(gradient is None for gradient in found):
         raise HookError(f"{where}: {_NO_GRADIENT}")
-    if not all_finite(gradient):
+    gradients = [
+        torch.zeros_like(leaf) if gradient is None else gradient for leaf, gradient in zip(leaves, found, strict=True)
+    ]
+    if not all_finite_together(gradients):
         raise HookError(
             f"{where}: its gradient with respect to the activation holds NaN or infinite values, and nothing was "
             "learned from it: a square root or a norm of zero, perhaps; add a small number below the root"
         )
-    return value.item(), gradient
+    return Penalised(value.item(), places, gradients[0], tuple(gradients[1:]))
+
+
+def _looked_at(penalty: Penalty, activation: Tensor, held: Held) -> tuple[Tensor, Held, Tensor | None]:
+    """Return the activation that a penalty is given, what goes with it, and the places of its records."""
+    most = most_records_of(penalty)
+    if most is None or most >= len(activation):
+        return widened(activation).clone().requires_grad_(), held.with_leaves(), None
+    # Nothing is done with all records: a few passes over a large batch would cost as much as the penalty.
+    places = held.some(most)
+    return widened(activation.index_select(0, places)).requires_grad_(), held.of(places).with_leaves(), places
 
 
 _NO_GRADIENT = (

@@ -155,6 +155,7 @@ class Assembly:
             party = PassiveParty(
                 self.models.bounded(data), bottom, optimizer=self._optimizer(), penalties=self._penalties(data.name)
             )
+            party.penalties.check_draws(f"{self._config.source}: model")
             # On one record. Here, because layers that wait for their first input draw their weights now.
             with own_code(f"model: the bottom of {data.name}, {type(bottom).__name__},"):
                 if not _is_built_in(bottom):

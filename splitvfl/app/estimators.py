@@ -20,18 +20,19 @@ from sklearn.utils.validation import check_is_fitted, check_random_state, column
 from torch import Tensor
 
 from splitvfl.app.estimator_tables import check_rows, fit_parties, table_of, transformed, value_errors
-from splitvfl.app.named_parts import attack_of, defense_of, listed, recipe_of
+from splitvfl.app.named_parts import attack_of, defense_of, listed, penalty_of, recipe_of
 from splitvfl.data.columns import PartyData
 from splitvfl.data.labels import Labels
 from splitvfl.data.spec import TableSpec
 from splitvfl.errors import ArgumentError
 from splitvfl.exchange.prediction import predict
-from splitvfl.hooks import Attack, hook_name, placed, target_of
+from splitvfl.hooks import Attack, Weighed, hook_name, placed, target_of
 from splitvfl.leakage.leak_table import LeakTable
 from splitvfl.learning.defaults import suggested_batch_size, suggested_epochs, suggested_learning_rate
 from splitvfl.learning.losses import Loss, link_of, loss_name
 from splitvfl.learning.optimizers import PerParameter, fused_adam, rowwise_adagrad
 from splitvfl.learning.randomness import PartyRandom, derive_seed
+from splitvfl.learning.sampled import sampled_layers
 from splitvfl.learning.tasks import Binary, Multiclass, Regression, Task
 from splitvfl.party.attaching import attach_defense
 from splitvfl.party.party import ActiveParty, PassiveParty
@@ -54,6 +55,7 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         learning_rate: float | None = None,
         defenses: Sequence[Any] = (),
         attacks: Sequence[Any] = (),
+        penalties: Sequence[Any] | Mapping[str, Sequence[Any]] = (),
         audit: bool = True,
         scale: str = "standard",
         missing: str = "error",
@@ -71,6 +73,7 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         self.learning_rate = learning_rate
         self.defenses = defenses
         self.attacks = attacks
+        self.penalties = penalties
         self.audit = audit
         self.scale = scale
         self.missing = missing
@@ -169,13 +172,24 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         for party in others:
             with _first_weights(seed, party.name):
                 bottom = recipe.fitted(recipe.make_bottom(party, task), party)
-            passives[party.name] = PassiveParty(party, bottom, optimizer=optimizer)
+            penalties = self._penalties_of(party.name, [one.name for one in others])
+            passives[party.name] = PassiveParty(party, bottom, optimizer=optimizer, penalties=penalties)
+            passives[party.name].penalties.check_draws("model")
         widths = [party.output_width() for party in passives.values()]
         with _first_weights(seed, own.name):
             top = recipe.make_top(own, task, widths)
         with _first_weights(seed, own.name, "private top"):
             private = recipe.make_private_top(own, task, widths) if recipe.private_top else None
         return ActiveParty(own, top, private_top=private, task=task, optimizer=optimizer), passives
+
+    def _penalties_of(self, name: str, passives: Sequence[str]) -> list[Weighed]:
+        """Return new penalties of a passive party."""
+        given = self.penalties
+        if not isinstance(given, Mapping):
+            return [copy.deepcopy(penalty_of(one)) for one in listed(given, "penalties")]
+        if unknown := sorted(map(str, given.keys() - set(passives))):
+            raise ArgumentError(f"penalties of {unknown[0]}: the passive parties are {', '.join(passives)}")
+        return [copy.deepcopy(penalty_of(one)) for one in listed(given.get(name, ()), f"penalties of {name}")]
 
     def _outputs(self, X: Any) -> Tensor:
         """Return the top's outputs, ``(n, k)``, float64."""
@@ -194,8 +208,10 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         active = ActiveParty(own, top, private_top=private[0] if private else None, task=self._task)
         for party in (active, *passives.values()):
             party.prepare(seed=derive_seed(self._seed, "prediction", party.name), device=torch.device(self.device))
-        for name in passives:
+        for name, passive in passives.items():
             active.connect(name)
+            if self.random_state is None and sampled_layers(passive.bottom):
+                passive.random = PartyRandom.entropic(passive.device)
         noise = None if self.random_state is None else self._seed
         for number, (defense, phases) in enumerate(map(placed, copy.deepcopy(self._prediction_defenses))):
             for passive in passives.values():
@@ -222,6 +238,10 @@ class SplitClassifier(ClassifierMixin, _SplitEstimator):  # type: ignore[misc]
         defenses: Objects, or names with options as on the command line: ``"asymmetric-response(detection_error=0.4)"``.
             Each training starts with copies.
         attacks: Label attacks, likewise; their figures are in ``leakage_``.
+        penalties: What passive parties add to what their bottom models learn, so that what they send tells less of
+            their columns (:mod:`splitvfl.penalties`): names, mappings with weight and options as in a file
+            (``{"name": "distance-correlation", "weight": 0.3}``), or objects, of which each training starts with
+            copies. A list is for every passive party; a mapping has one for each that it names.
         audit: Whether the auditor's attacks run too. They take more time than the training of a small model.
         scale: See :class:`~splitvfl.data.encoding.Encoding`.
         missing: ``"error"``, or ``"indicator"`` where numbers may be missing.

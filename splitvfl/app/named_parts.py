@@ -1,4 +1,4 @@
-"""Models, attacks and defenses as a Python user may give them: objects, or names as in a file."""
+"""Models, attacks, defenses and penalties as a Python user may give them: objects, or names as in a file."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from splitvfl.config.sections import MODEL, HookConfig, ModelSection, parse_defenses
+from splitvfl.config.sections import MODEL, HookConfig, ModelSection, PenaltyConfig, parse_defenses
 from splitvfl.errors import ArgumentError
-from splitvfl.hooks import At, Attack, Defense
+from splitvfl.hooks import At, Attack, Defense, Weighed, weighed
 from splitvfl.party.recipe import Recipe
 
 _MODEL: TypeAdapter[ModelSection] = TypeAdapter(Annotated[Any, MODEL])
@@ -62,6 +62,25 @@ def attack_of(given: Any) -> Attack:
     """
     made: Attack = HookConfig(name=given).made("attacks", Path()) if isinstance(given, str) else given
     return made
+
+
+def penalty_of(given: Any) -> Weighed:
+    """Return a penalty with its weight: itself, of a name, or of a mapping with weight and options, as in a file.
+
+    Raises:
+        ConfigError: If there is none of that name, or it does not take the options.
+        ArgumentError: If a mapping is not of that form.
+    """
+    if isinstance(given, str):
+        given = {"name": given}
+    if not isinstance(given, Mapping):
+        return weighed(given)
+    try:
+        return PenaltyConfig(**given).made("penalties", Path())
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(["penalties", *map(str, first["loc"])])
+        raise ArgumentError(f"{place}: {first['msg']}") from error
 
 
 def listed(given: Any, argument: str) -> list[Any]:

@@ -28,7 +28,8 @@ from splitvfl.errors import ArgumentError, ConfigError, DataError
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.learning.losses import Loss
 from splitvfl.learning.precision import narrow_dtype
-from splitvfl.learning.randomness import PartyRandom
+from splitvfl.learning.randomness import PartyRandom, entropic_generator
+from splitvfl.learning.sampled import sampled_layers
 from splitvfl.learning.tasks import Task, task_for
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.recipe import Recipe
@@ -134,6 +135,9 @@ class SavedHalf:
             party.widths = dict(self.schema.widths)
         else:
             party = PassiveParty(data, module)
+        for layer in sampled_layers(module):
+            # A state that all know would let a partner compute the noise, and take it off.
+            layer.generator = entropic_generator(device)
         party.prepare(
             seed=0, device=device, autocast=narrow_dtype(self.schema.autocast), wire=narrow_dtype(self.schema.wire)
         )

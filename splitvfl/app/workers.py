@@ -22,7 +22,7 @@ from splitvfl.data.columns import Shards
 from splitvfl.data.digests import SCHEMA
 from splitvfl.data.shards import ShardFacts, checked_sizes, facts_of, lie_apart
 from splitvfl.errors import ConfigError
-from splitvfl.hooks import batch_mixing_layer, hook_name
+from splitvfl.hooks import batch_mixing_layer, hook_name, scope_of
 from splitvfl.party.party import ActiveParty, Party
 from splitvfl.party.penalties import NO_PENALTIES_OF_WORKERS
 from splitvfl.team.divided import sharded_tables
@@ -150,7 +150,11 @@ def check_team(config: ExperimentConfig) -> None:
             any(party.transform is not None for party in config.parties.values()),
             "each worker would draw another one",
         ),
-        "parties: penalties": (any(party.penalties for party in config.parties.values()), NO_PENALTIES_OF_WORKERS),
+        "parties: penalties": (_has_penalty_of_a_batch(config), NO_PENALTIES_OF_WORKERS),
+        "model.dense: sharded": (
+            getattr(config.model.recipe, "sampled", False) and config.model.recipe.dense == "sharded",
+            "with sampled it was not tried; leave dense out",
+        ),
         "train.loss": (
             config.train.loss is not None and ":" in config.train.loss.name,
             "nothing says that a loss of your own is a mean over records, of which each worker has its part",
@@ -164,6 +168,11 @@ def check_team(config: ExperimentConfig) -> None:
                 f"{config.source}: {key}: not with team.workers above 1: {why}. Train in one process, with "
                 f"train.shards: {config.team.workers}, to see what it would be"
             )
+
+
+def _has_penalty_of_a_batch(config: ExperimentConfig) -> bool:
+    penalties = (one.made("penalties", config.folder) for party in config.parties.values() for one in party.penalties)
+    return any(scope_of(one.penalty) == "batch" for one in penalties)
 
 
 def check_replicable(party: Party, config: ExperimentConfig) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import View, ViewField
 from splitvfl.learning.precision import widened, without_autocast
+from splitvfl.learning.sampled import sampled_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ SUMS = Shown(frozenset({"aggregated_gradient"}))
 def is_linear(module: nn.Module) -> bool:
     """Return whether a module is one linear layer, so that it receives only columnsᵀ · gradient."""
     leaves = [layer for layer in module.modules() if not any(layer.children())]
-    return len(leaves) == 1 and isinstance(leaves[0], nn.Linear)
+    return len(leaves) == 1 and isinstance(leaves[0], nn.Linear) and not sampled_layers(module)
 
 
 def _detached(columns: Any) -> Any:

@@ -42,6 +42,7 @@ class _Sent:
         activation: What the bottom put out, with its graph and the weights of that moment.
         source: What the party's own attacks are shown, with weights of that moment too.
         gradient: What is awaited of it.
+        share: What share of the step's records these are.
     """
 
     step: int
@@ -49,6 +50,7 @@ class _Sent:
     activation: Tensor
     source: ViewSource
     gradient: Expected
+    share: float
 
 
 class PassiveInFlight(Side):
@@ -89,7 +91,7 @@ class PassiveInFlight(Side):
         message = party.defend_activation(activation.detach(), batch, step)
         party.send_to_watchers(message, batch, step)
         gradient = party.awaited_gradient(activation, step, self._active)
-        self._sent.append(_Sent(step, batch, activation, source, gradient))
+        self._sent.append(_Sent(step, batch, activation, source, gradient, party.share))
         first = Outbox(send=(Message(party.name, self._active, "activation", step, message),), ahead=(gradient,))
         if len(self._sent) > self._most:
             yield from self._learn(first)
@@ -110,6 +112,14 @@ class PassiveInFlight(Side):
         inbox = yield Outbox(send=first.send, wait=(oldest.gradient,), ahead=first.ahead)
         gradient = received_finite(party, inbox[self._active])
         learn_from(
-            party, oldest.activation, gradient, oldest.batch, oldest.step, self._active, self._clips, oldest.source
+            party,
+            oldest.activation,
+            gradient,
+            oldest.batch,
+            oldest.step,
+            self._active,
+            self._clips,
+            oldest.source,
+            oldest.share,
         )
         self._sent.popleft()

@@ -152,6 +152,7 @@ def learn_from(
     active: str,
     clips: ReceiverClips,
     source: ViewSource | None = None,
+    share: float | None = None,
 ) -> None:
     """Let a passive party learn from a received gradient, and take the optimiser's step.
 
@@ -164,6 +165,7 @@ def learn_from(
         active: Name of the label party.
         clips: What receivers clip before use.
         source: What it held when the activation was made, if it holds something else now.
+        share: What share of that step's records these are, if another step is under way now.
 
     Raises:
         ProtocolError: If what follows for a weight holds NaN or infinite values: no weight changes then.
@@ -171,7 +173,7 @@ def learn_from(
     party.clear_gradients()
     received = gradient.to(activation.dtype)
     # Clipped last: a narrower type may round up what is at the bound.
-    party.learn(activation, received, batch, step, used=clips.used_gradient(received), source=source)
+    party.learn(activation, received, batch, step, used=clips.used_gradient(received), source=source, share=share)
     update(party, step, active)
 
 

@@ -39,6 +39,7 @@ from splitvfl.learning.best_weights import BestWeights
 from splitvfl.learning.losses import Logistic
 from splitvfl.learning.optimizers import OptimizerFactory, optimizer_of
 from splitvfl.learning.randomness import PartyRandom
+from splitvfl.learning.sampled import sampled_layers
 from splitvfl.learning.schedule import EarlyStopping, Patience
 from splitvfl.learning.tasks import Binary, Task
 from splitvfl.messaging.conversation import Expected
@@ -409,7 +410,7 @@ class PassiveParty(Party):
     ) -> None:
         super().__init__(data, bottom, optimizer)
         self.bottom = bottom
-        self.penalties = Penalties(data)
+        self.penalties = Penalties(data, draws=bool(sampled_layers(bottom)))
         if penalties and not any(weight.requires_grad for weight in bottom.parameters()):
             raise ConfigError(
                 f"penalties of {self.name}: its bottom model has no weight to be trained, and penalties would change "
@@ -532,6 +533,7 @@ class PassiveParty(Party):
         *,
         used: Tensor | None = None,
         source: ViewSource | None = None,
+        share: float | None = None,
     ) -> None:
         """Run the bottom's backward on a received gradient and its penalties', and let its observers look.
 
@@ -542,14 +544,18 @@ class PassiveParty(Party):
             step: Number of the step.
             used: What of the gradient is used, if not all of it.
             source: What it held when the activation was made, if it holds something else now.
+            share: What share of that step's records these are, if another step is under way now.
 
         Raises:
             HookError: If a penalty breaks its contract.
         """
         self.observe(activation, batch, step, source=source, gradient=gradient)
         if activation.requires_grad:  # a frozen bottom, or one without parameters, has nothing to learn
-            total = self.penalties.add_to(gradient if used is None else used, activation, batch, step)
-            self._jointly(lambda: activation.backward(total))
+            totals = self.penalties.add_to(
+                gradient if used is None else used, activation, batch, step, self.share if share is None else share
+            )
+            # All at once: what was drawn goes back through what it was drawn from.
+            self._jointly(lambda: torch.autograd.backward([*totals], [*totals.values()]))
 
     def learn_sum(self, activation: Tensor, total: Tensor, batch: Records, step: int) -> None:
         """Take the gradient of a linear bottom's weight, ``(d, width)``, and let its observers look."""
@@ -576,11 +582,12 @@ class PassiveParty(Party):
         """Become one worker of several, as :meth:`Party.join`.
 
         Raises:
-            ConfigError: If it has penalties.
+            ConfigError: If it has penalties of a batch as a whole.
         """
-        if team.size > 1 and len(self.penalties):
+        if team.size > 1 and (whole := self.penalties.of_a_whole_batch):
             raise ConfigError(
-                f"penalties of {self.name}: {NO_PENALTIES_OF_WORKERS}; train in one process, or take them out"
+                f"penalties of {self.name}: {', '.join(whole)}: {NO_PENALTIES_OF_WORKERS}; train in one process, or "
+                "take it out"
             )
         super().join(team)
 

@@ -17,11 +17,13 @@ from torch import Tensor
 
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.errors import ConfigError
-from splitvfl.hooks import Held, Penalty, Weighed, call_penalty, held_by, hook_name, weighed
+from splitvfl.hooks import Held, Penalty, Weighed, held_by, hook_name, penalise, scope_of, weighed
 from splitvfl.leakage.watching import unused
+from splitvfl.learning.sampled import distribution_of
 
 NO_PENALTIES_OF_WORKERS = (
-    "a penalty is of a batch as a whole, and each worker has a part of it: of a part it would be another penalty"
+    "a penalty is of a batch as a whole, and each worker has a part of it: of a part it would be another penalty; one "
+    "that is a mean over records says so with scope = 'row'"
 )
 
 NO_STATE: Mapping[str, Any] = {"generator": None, "own": {}, "values": {}}
@@ -33,13 +35,14 @@ class Penalties:
 
     Args:
         data: What the party holds.
+        draws: Whether its bottom model draws what it puts out.
 
     Attributes:
-        values: What each was in the last training step, before the weight, by name.
+        values: What each was in the last training step, before the weight, by name; of one worker's own records.
     """
 
-    def __init__(self, data: PartyData) -> None:
-        self._data = data
+    def __init__(self, data: PartyData, *, draws: bool = False) -> None:
+        self._data, self._draws = data, draws
         self._weighed: dict[str, Weighed] = {}
         self._generator: torch.Generator | None = None
         self.values: dict[str, float] = {}
@@ -62,8 +65,15 @@ class Penalties:
         self._weighed[unused(hook_name(given.penalty), self._weighed)] = given
 
     def _check_held(self, penalty: Penalty) -> None:
-        held = {"columns": self._data.width, "categories": len(self._data.field_sizes)}
-        missing = sorted(need for need in held_by(penalty) if not held[need])
+        needs = held_by(penalty)
+        if "distribution" in needs and not self._draws:
+            raise ConfigError(
+                f"penalty {hook_name(penalty)} is of a bottom model that draws what it puts out, and that of "
+                f"{self._data.name} draws nothing: set model: {{name: mlp, sampled: true}}, or in Python wrap it in "
+                "splitvfl.models.Sampled"
+            )
+        held = {"columns": self._data.width, "categories": len(self._data.field_sizes), "distribution": 1}
+        missing = sorted(need for need in needs if not held[need])
         if missing:
             words = {"columns": "columns of numbers", "categories": "categorical fields"}
             raise ConfigError(
@@ -71,7 +81,31 @@ class Penalties:
                 f"{self._data.name} has none; take it out there"
             )
 
-    def add_to(self, gradient: Tensor, activation: Tensor, batch: Records, step: int) -> Tensor:
+    @property
+    def of_a_whole_batch(self) -> list[str]:
+        """Names of those that cannot be computed by workers, each of its part of a batch."""
+        return [name for name, given in self._weighed.items() if scope_of(given.penalty) == "batch"]
+
+    def check_draws(self, where: str) -> None:
+        """Refuse to send draws whose variance nothing holds up: training would make it vanish.
+
+        Args:
+            where: Where the model is described, for the message.
+
+        Raises:
+            ConfigError: If the bottom draws, and no penalty reads what it draws from.
+        """
+        if self._draws and not any("distribution" in held_by(given.penalty) for given in self):
+            name = self._data.name
+            raise ConfigError(
+                f"{where}: sampled: what {name} sends is drawn, and no penalty keeps the draws from shrinking to their "
+                f"means: give {name} penalties: [{{name: mutual-information-bottleneck, weight: 0.01}}], or leave "
+                "sampled out"
+            )
+
+    def add_to(
+        self, gradient: Tensor, activation: Tensor, batch: Records, step: int, share: float = 1.0
+    ) -> dict[Tensor, Tensor]:
         """Return what the bottom learns from: a received gradient, and the penalties' on top.
 
         What penalties draw comes from a generator that the party's random state seeds at the first step.
@@ -81,29 +115,38 @@ class Penalties:
             activation: What the bottom put out, likewise.
             batch: The records.
             step: Number of the step.
+            share: What share of the step's records these are, at one worker of several.
 
         Returns:
-            Like the gradient; added up in float32 at least.
+            Of the activation, and of what it was drawn from if it was drawn and there are penalties, each tensor with
+            its gradient; added up in float32 at least.
 
         Raises:
-            HookError: If a penalty breaks its contract: no weight changes then.
+            HookError: If a penalty breaks its contract, or needs a distribution and the activation is no draw: no
+                weight changes then.
         """
-        if not self._weighed:
-            return gradient
-        generator = self._own_generator()
-        total = gradient
+        if not self._weighed or batch.count == 0:  # a mean over no records is no number
+            return {activation: gradient}
+        held = self._held(activation, batch, step)
+        roots = [activation, *held.leaves]
+        totals = [gradient, *(torch.zeros_like(part) for part in held.leaves)]
         for name, given in self._weighed.items():
-            held = Held(
-                party=self._data.name,
-                step=step,
-                ids=batch.ids,
-                columns=batch.columns.numeric,
-                categories=batch.columns.categorical,
-                generator=generator,
-            )
-            self.values[name], own = call_penalty(given.penalty, activation, held)
-            total = torch.add(total.to(own.dtype), own, alpha=given.at(step))
-        return total.to(gradient.dtype)
+            found, weight = penalise(given.penalty, activation, held), share * given.at(step)
+            self.values[name] = found.value
+            totals = [total.to(found.gradient.dtype) for total in totals]
+            totals = [found.added_to(totals[0], weight), *found.added_to_distribution(totals[1:], weight)]
+        return {root: total.to(root.dtype) for root, total in zip(roots, totals, strict=True)}
+
+    def _held(self, activation: Tensor, batch: Records, step: int) -> Held:
+        return Held(
+            party=self._data.name,
+            step=step,
+            ids=batch.ids,
+            columns=batch.columns.numeric,
+            categories=batch.columns.categorical,
+            generator=self._own_generator(),
+            distribution=distribution_of(activation),
+        )
 
     def _own_generator(self) -> torch.Generator:
         if self._generator is None:

@@ -22,6 +22,7 @@ from splitvfl.errors import PrivacyError
 from splitvfl.exchange.online import Answers, Standing
 from splitvfl.hooks import Defense, hook_name
 from splitvfl.learning.randomness import keyed_generator, keyed_stream
+from splitvfl.learning.sampled import sampled_layers
 from splitvfl.party.party import PassiveParty
 
 Places = npt.NDArray[np.int64]
@@ -41,9 +42,17 @@ def check_defenses(party: PassiveParty) -> None:
     One that keeps a state answers otherwise the second time. One that claims nothing may look at what else is in the
     batch, and in a batch of one record do nothing at all.
 
+    A model that draws what it sends would be averaged by who asks again.
+
     Raises:
-        PrivacyError: If there is such a defense; it is named.
+        PrivacyError: If there is such a defense, which is named, or such a model.
     """
+    if sampled_layers(party.bottom):
+        raise PrivacyError(
+            f"{party.name} cannot answer for single records: its model (model: sampled) draws what it sends, anew each "
+            "time that a record is asked for, so that a partner could average. Score files together with `splitvfl "
+            "predict`, or train a model that is not sampled"
+        )
     for defense in party.activation["prediction"]:
         reason = _why_not(defense)
         if reason:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from splitvfl.defenses import AsymmetricResponse
 from splitvfl.errors import ArgumentError, ConfigError
+from splitvfl.hooks import Weighed
 from splitvfl.models import MLPRecipe
+from splitvfl.penalties import DistanceCorrelation
 from splitvfl.sklearn import SplitClassifier, SplitRegressor
 
 SMALL: dict[str, Any] = {"model": {"name": "mlp", "bottom": [8]}, "epochs": 2, "learning_rate": 0.1, "batch_size": 16}
@@ -301,3 +304,58 @@ def test_a_transform_that_cannot_be_is_refused(
     X, y = cancer
     with pytest.raises(ArgumentError, match=message):
         SplitClassifier({"lab": ["worst *"]}, transforms=transforms, scale=scale).fit(X[:50], y[:50])
+
+
+BOTTLENECK = {"name": "mutual-information-bottleneck", "weight": 0.01}
+DRAWN = {"name": "mlp", "bottom": [4], "sampled": True}
+
+
+def first_weight(model: SplitClassifier, party: str = "lab") -> torch.Tensor:
+    weight: torch.Tensor = next(model._models[party][0].parameters())
+    return weight
+
+
+def test_penalties_change_what_is_learned_by_name_by_mapping_and_by_party(cancer: tuple[pd.DataFrame, Any]) -> None:
+    X, y = cancer
+    common = {**SMALL, "audit": False, "random_state": 0}
+    parties = {"lab": ["worst *"], "ward": ["* error"]}
+    object_of = Weighed(DistanceCorrelation(records=16), 3.0)
+    named = {"name": "distance-correlation", "weight": 3.0, "records": 16}
+
+    def trained(penalties: Any) -> SplitClassifier:
+        return clone(SplitClassifier(parties, penalties=penalties, **common)).fit(X[:100], y[:100])
+
+    plain, by_name, by_object, at_ward = map(trained, ((), [named], [object_of], {"ward": [named]}))
+    assert torch.equal(first_weight(by_name), first_weight(by_object))
+    assert not torch.equal(first_weight(plain), first_weight(by_name))
+    assert not torch.equal(first_weight(plain, "ward"), first_weight(at_ward, "ward"))
+    assert by_name.get_params()["penalties"] == [named]
+    assert by_name.set_params(penalties=["distance-correlation"]).fit(X[:100], y[:100]).score(X, y) > 0.5
+
+
+def test_draws_with_a_bottleneck_predict_anew_unless_there_is_a_seed(cancer: tuple[pd.DataFrame, Any]) -> None:
+    X, y = cancer
+    settings: dict[str, Any] = {**SMALL, "model": DRAWN, "audit": False, "penalties": [BOTTLENECK]}
+    seeded, unseeded = (SplitClassifier(**settings, random_state=seed).fit(X[:100], y[:100]) for seed in (0, None))
+    assert np.array_equal(seeded.predict_proba(X), seeded.predict_proba(X))
+    assert not np.array_equal(unseeded.predict_proba(X), unseeded.predict_proba(X))
+    again = copy.deepcopy(seeded)
+    assert np.array_equal(seeded.predict_proba(X), again.predict_proba(X))
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"penalties": "distance-correlation"}, "expected penalties as a list"),
+        ({"penalties": ["distance-corelation"]}, "no such penalty.*did you mean"),
+        ({"penalties": [{"name": "distance-correlation", "weight": -1}]}, r"penalties\.weight: "),
+        ({"penalties": {"lba": []}}, "penalties of lba: the passive parties are passive"),
+        ({"penalties": [BOTTLENECK]}, "that of passive draws nothing: set model"),
+        ({"model": DRAWN}, "model: sampled: what passive sends is drawn, and no penalty"),
+        ({"penalties": [BOTTLENECK], "model": "logistic-regression"}, "that of passive draws nothing: set model"),
+    ],
+)
+def test_penalties_that_do_not_do(settings: dict[str, Any], complaint: str, cancer: tuple[pd.DataFrame, Any]) -> None:
+    X, y = cancer
+    with pytest.raises((ArgumentError, ConfigError), match=complaint):
+        SplitClassifier(**{**SMALL, "audit": False, **settings}).fit(X[:60], y[:60])

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,23 @@ def test_halves_that_come_back_predict_the_same_to_the_bit(tmp_path: Path, model
     assert torch.equal(found.scores, expected.scores)
     assert (active.wire, active.autocast) == (trainer.active.wire, trainer.active.autocast)
     assert not any(weight.requires_grad for weight in (*active.top.parameters(), *passive.bottom.parameters()))
+
+
+def test_a_saved_model_that_draws_does_so_anew_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state of a party that only predicts is known to all: noise from it would be no noise."""
+    monkeypatch.setitem(MODELS, "drawn", "model: {name: mlp, bottom: [7, 5], sampled: true}")
+    penalised = HEAD.replace("columns: b", "columns: b, penalties: [mutual-information-bottleneck]")
+    monkeypatch.setattr(sys.modules[__name__], "HEAD", penalised)
+    trainer, _, publisher = kept(tmp_path, "drawn")
+    data = trainer.passives["publisher"].data
+    halves = [load_half(publisher).party(data, device=CPU) for _ in range(2)]
+    sent = []
+    for half in halves:
+        assert isinstance(half, PassiveParty)
+        with half.random, half.evaluating():
+            sent.append([half.activate(half.test_batch(torch.arange(5))) for _ in range(2)])
+    for mine, other in ((sent[0][0], sent[0][1]), (sent[0][0], sent[1][0])):
+        assert not torch.equal(mine, other)
 
 
 def test_what_a_half_says_of_itself(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from splitvfl.app.experiment import build_trainer
 from splitvfl.app.records import load_data
 from splitvfl.config.sections import ExperimentConfig, config_to_yaml, parse_config
 from splitvfl.errors import ConfigError
+from splitvfl.models import Sampled
 from splitvfl.penalties import AdversarialReconstruction, DistanceCorrelation
 
 TEXT = """\
@@ -95,3 +96,31 @@ def test_several_workers_are_refused_before_anybody_is_met(tmp_path: Path) -> No
     )
     with pytest.raises(ConfigError, match=r"penalties: not with team\.workers above 1: a penalty"):
         party_run(config, "lab", tmp_path / "run")
+
+
+BOTTLENECK = "[{name: mutual-information-bottleneck, weight: 0.01}]"
+
+
+def test_a_sampled_model_has_a_bottleneck(tmp_path: Path) -> None:
+    config = parsed(BOTTLENECK, tmp_path, after="model: {name: mlp, bottom: [8, 3], sampled: true}\n")
+    trainer = build_trainer(config, load_data(config))
+    assert isinstance(trainer.passives["lab"].bottom, Sampled)
+    assert trainer.passives["lab"].output_width() == 3
+    trainer.fit(1)
+    assert trainer.passives["lab"].penalised["lab/mutual-information-bottleneck"] > 0
+
+
+@pytest.mark.parametrize(
+    ("penalties", "sampled", "complaint"),
+    [
+        (BOTTLENECK, "false", r"that of lab draws nothing: set model: \{name: mlp, sampled: true\}"),
+        ("[]", "true", r"model: sampled: what lab sends is drawn.*give lab penalties: .*or leave sampled out"),
+        ("[distance-correlation]", "true", "model: sampled: what lab sends is drawn, and no penalty"),
+    ],
+)
+def test_one_of_the_two_without_the_other_is_refused(
+    penalties: str, sampled: str, complaint: str, tmp_path: Path
+) -> None:
+    config = parsed(penalties, tmp_path, after=f"model: {{name: mlp, bottom: [8, 3], sampled: {sampled}}}\n")
+    with pytest.raises(ConfigError, match=complaint):
+        build_trainer(config, load_data(config))

@@ -14,16 +14,27 @@ from torch import Tensor
 
 from splitvfl.errors import PrivacyError
 from splitvfl.hooks import At, Held, Secrets, View, ViewField
+from splitvfl.models import MLP, Sampled
+from splitvfl.party.party import PassiveParty
 from splitvfl.run.trainer import Trainer
-from tests.builders import linear_trainer, small_trainer
+from tests.builders import WIDTH, active_party, linear_trainer, party_data, small_trainer
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "hooks.md"
 FIELDS = tuple(name for name in vars(View) if isinstance(vars(View)[name], ViewField))
 SECRETS = ("ids", "labels", "label_gradients")
+
+
+def drawing_trainer(**settings: Any) -> Trainer:
+    """A training whose passive party sends draws."""
+    bottom = Sampled(MLP(5, [2 * WIDTH], final_activation=False))
+    passive = PassiveParty(party_data("telecom", width=5), bottom)
+    return Trainer(active_party(), {"telecom": passive}, batch_size=16, **settings)
+
+
 # Which trainings there are: of two classes and of three, with linear models and with others.
 MODELS: dict[str, tuple[Callable[..., Trainer], ...]] = {
     "linear": (partial(linear_trainer, outputs=1), partial(linear_trainer, outputs=3)),
-    "others": (partial(small_trainer, task="binary"), partial(small_trainer, task="multiclass")),
+    "others": (partial(small_trainer, task="binary"), partial(small_trainer, task="multiclass"), drawing_trainer),
 }
 
 
@@ -74,6 +85,8 @@ class Add:
 
     def __call__(self, activation: Tensor, held: Held, /) -> Tensor:
         self._found.update(name for name in ("columns", "categories", "ids") if isinstance(getattr(held, name), Tensor))
+        if held.leaves and held.distribution.mean.shape == activation.shape:
+            self._found.add("distribution")
         return activation.sum() * 0.0
 
 

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, HookError
 from splitvfl.exchange import Oracle, Split
-from splitvfl.hooks import Held, Weighed
+from splitvfl.hooks import Held, Weighed, call_penalty, penalise, scope_of
 from splitvfl.learning.optimizers import PerParameter
 from splitvfl.messaging.messages import Message
-from splitvfl.models import Linear
+from splitvfl.models import Linear, Sampled
 from splitvfl.party.party import PassiveParty
-from splitvfl.penalties import AdversarialReconstruction, DistanceCorrelation
+from splitvfl.penalties import AdversarialReconstruction, DistanceCorrelation, MutualInformationBottleneck
 from splitvfl.run.trainer import Trainer
-from tests.builders import active_party, bottom_model, party_data, sgd, take_step, weights
+from tests.builders import WIDTH, active_party, bottom_model, party_data, sgd, take_step, weights
 
 
 class Size:
@@ -29,6 +29,17 @@ class Size:
 
     def __call__(self, activation: Tensor, held: Held, /) -> Tensor:
         return 0.5 * activation.square().sum(dim=1).mean()
+
+
+class SizeOfSome(Size):
+    """The same of five records of a batch."""
+
+    most_records = 5
+
+    def __call__(self, activation: Tensor, held: Held, /) -> Tensor:
+        assert len(activation) == len(held.columns) == len(held.categories) == len(held.ids) == 5
+        self.ids, self.columns = held.ids, held.columns
+        return super().__call__(activation, held)
 
 
 def trainer_of(*penalties: Any, exchange: Any = None, optimizer: Any = sgd, **settings: Any) -> Trainer:
@@ -58,6 +69,29 @@ def test_the_bottom_learns_from_the_received_gradient_and_the_weighted_one() -> 
     assert trainer.passives["telecom"].penalised == {
         "telecom/size": pytest.approx(0.5 * activation.square().sum(dim=1).mean().item())
     }
+
+
+def test_one_that_looks_at_some_records_is_given_these_alone_and_asks_nothing_of_the_others() -> None:
+    random = torch.Generator().manual_seed(0)
+    columns, activation = torch.randn(16, 3, generator=random), torch.randn(16, 2, generator=random)
+    penalty, ids = SizeOfSome(), torch.arange(16) * 3
+    none = torch.zeros(16, 0, dtype=torch.int64)
+    held = Held(party="lab", step=0, ids=ids, columns=columns, categories=none, generator=random)
+    received = torch.randn(16, 2)
+    before = received.clone()
+    found = penalise(penalty, activation, held)
+    assert found.places is not None
+    assert len(found.places.unique()) == 5
+    assert torch.equal(penalty.ids, ids[found.places])
+    assert torch.equal(penalty.columns, columns[found.places])
+    expected = received.clone()
+    for place in found.places.tolist():
+        expected[place] += 2.0 * activation[place] / 5
+    # Products and one sum of numbers around 1 in float32.
+    torch.testing.assert_close(found.added_to(received, 2.0), expected, rtol=0, atol=1e-6)
+    assert torch.equal(received, before)
+    whole = call_penalty(penalty, activation, held)[1]
+    assert (whole.norm(dim=1) > 0).sum() == 5
 
 
 def test_without_weight_nothing_changes_and_with_it_no_message_of_the_step_does() -> None:
@@ -221,3 +255,102 @@ def test_a_party_of_several_workers_has_none() -> None:
     party = PassiveParty(party_data("telecom", width=5), bottom_model("telecom"), penalties=[Size()])
     with pytest.raises(ConfigError, match="of a part it would be another penalty"):
         party.join(_Two())  # type: ignore[arg-type]
+
+
+def drawing_trainer(weight: float, **settings: Any) -> Trainer:
+    torch.manual_seed(0)
+    bottom = Sampled(nn.Linear(5, 2 * WIDTH))
+    penalty = Weighed(MutualInformationBottleneck(), weight)
+    passive = PassiveParty(party_data("telecom", width=5), bottom, optimizer=sgd, penalties=[penalty])
+    return Trainer(active_party(), {"telecom": passive}, **{"batch_size": 16, **settings})
+
+
+def test_a_bottleneck_and_the_received_gradient_go_back_together() -> None:
+    """One step of gradient descent beside autograd through the loss of the draw and the divergence at once."""
+    sent: list[Message] = []
+    trainer = drawing_trainer(0.3, record=sent.append)
+    party, rows = trainer.passives["telecom"], torch.arange(16)
+    assert isinstance(party.bottom, Sampled)
+    before = {name: weight.detach().clone() for name, weight in party.bottom.named_parameters()}
+    columns = party.data.train.columns.numeric[rows]
+    take_step(trainer, rows)
+    activation, received = (
+        next(one.payload for one in sent if one.kind == kind) for kind in ("activation", "gradient")
+    )
+    linear = nn.Linear(5, 2 * WIDTH)
+    linear.load_state_dict({name.removeprefix("module."): weight for name, weight in before.items()})
+    mean, log_variance = linear(columns).chunk(2, dim=1)
+    noise = ((activation - mean) / (log_variance / 2).exp()).detach()
+    drawn = mean + (log_variance / 2).exp() * noise
+    divergence = 0.5 * (mean.square() + log_variance.exp() - log_variance - 1).sum(dim=1).mean()
+    ((drawn * received).sum() + 0.3 * divergence).backward()
+    for name, weight in linear.named_parameters():
+        assert weight.grad is not None
+        ours = dict(party.bottom.named_parameters())[f"module.{name}"]
+        # Sums of sixteen numbers around 1 in float32, and noise that was computed back.
+        torch.testing.assert_close(ours.detach(), before[f"module.{name}"] - 0.5 * weight.grad, rtol=1e-4, atol=1e-5)
+    assert party.penalised == {"telecom/mutual-information-bottleneck": pytest.approx(divergence.item(), rel=1e-5)}
+
+
+def test_with_steps_under_way_each_has_its_own_distribution() -> None:
+    """A penalty that compares the activation with what it was drawn from: the noise is a standard normal one."""
+    seen: list[Tensor] = []
+
+    class Noise:
+        needs = frozenset({"distribution"})
+
+        def __call__(self, activation: Tensor, held: Held, /) -> Tensor:
+            mean, log_variance = held.distribution
+            seen.append(((activation - mean) / (log_variance / 2).exp()).detach())
+            return 0.0 * log_variance.sum()
+
+    torch.manual_seed(0)
+    passive = PassiveParty(
+        party_data("telecom", width=5), Sampled(nn.Linear(5, 2 * WIDTH)), optimizer=sgd, penalties=[Noise()]
+    )
+    Trainer(active_party(), {"telecom": passive}, batch_size=16, exchange=Split(in_flight=2)).fit(2)
+    drawn = torch.cat(seen)
+    # Of another step's distribution it would be as far off as columns vary; five standard errors.
+    assert drawn.var().item() == pytest.approx(1.0, abs=5 * (2 / drawn.numel()) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"exchange": Split(in_flight=2)}, {"autocast": torch.bfloat16}],
+    ids=["plain", "in flight", "autocast"],
+)
+def test_a_run_with_draws_that_goes_on_is_the_straight_one_to_the_bit(settings: dict[str, Any], tmp_path: Path) -> None:
+    straight = drawing_trainer(0.1, log_dir=tmp_path / "straight", **settings)
+    straight.fit(4)
+    drawing_trainer(0.1, log_dir=tmp_path / "broken", **settings).fit(2)
+    resumed = drawing_trainer(0.1, log_dir=tmp_path / "broken", **settings)
+    resumed.resume()
+    resumed.fit(4)
+    assert same(weights(straight), weights(resumed))
+    assert straight.test == resumed.test
+
+
+def test_a_bottleneck_of_a_bottom_that_draws_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"that of telecom draws nothing: set model: \{name: mlp, sampled: true\}"):
+        trainer_of(MutualInformationBottleneck())
+
+
+def test_a_sampled_layer_that_is_not_the_last_is_told() -> None:
+    passive = PassiveParty(
+        party_data("telecom", width=5),
+        nn.Sequential(Sampled(nn.Linear(5, 2 * WIDTH)), nn.ReLU()),
+        penalties=[MutualInformationBottleneck()],
+    )
+    with pytest.raises(HookError, match="the activation of telecom is no draw of a sampled layer"):
+        Trainer(active_party(), {"telecom": passive}, batch_size=16).fit(1)
+
+
+def test_of_some_records_and_of_each_row_is_a_contradiction() -> None:
+    class Both(SizeOfSome):
+        scope = "row"
+
+        def __call__(self, activation: Tensor, held: Held, /) -> Tensor:
+            return activation.sum()
+
+    with pytest.raises(HookError, match="scope is 'row', and most_records has it look at some records"):
+        scope_of(Both())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from splitvfl.claims import RowNorm
 from splitvfl.data.columns import Columns
@@ -16,6 +16,7 @@ from splitvfl.defenses import GaussianIR
 from splitvfl.errors import PrivacyError
 from splitvfl.exchange.parts import part_to_score
 from splitvfl.hooks import Secrets
+from splitvfl.models import Sampled
 from splitvfl.party.party import PassiveParty
 from splitvfl.run.answers import RecordAnswers
 from tests.builders import passive_party
@@ -161,3 +162,9 @@ class LikeTheLargest:
 def test_defenses_that_cannot_act_on_one_record_are_refused_by_name(defense: Any, why: str) -> None:
     with pytest.raises(PrivacyError, match=f"telecom cannot answer .* defense {type(defense).__name__}: it .*{why}"):
         answers(noisy_party(GaussianIR(clip=1.0, sigma=SIGMA), defense))
+
+
+def test_a_model_that_draws_what_it_sends_is_refused() -> None:
+    party = PassiveParty(passive_party("telecom", test=COUNT).data, Sampled(nn.Linear(5, 8)))
+    with pytest.raises(PrivacyError, match=r"telecom cannot answer for single records: its model .* draws"):
+        answers(party)

@@ -15,7 +15,7 @@ from splitvfl.exchange.evaluation import EvaluationPlan, active_evaluation, pass
 from splitvfl.exchange.in_flight import PassiveInFlight
 from splitvfl.exchange.receiver_clips import NO_CLIPS
 from splitvfl.exchange.split_step import active_step
-from splitvfl.hooks import At, Crossing, Scope, Secrets, placed
+from splitvfl.hooks import At, Crossing, Held, Scope, Secrets, Weighed, placed
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.messaging.conversation import Half, converse
@@ -65,6 +65,17 @@ class Halved:
         return 0.5 * message
 
 
+class Length:
+    """A penalty that is a mean over records."""
+
+    name = "length"
+    needs = frozenset[str]()
+    scope: Scope = "row"
+
+    def __call__(self, activation: Tensor, held: Held, /) -> Tensor:
+        return activation.square().sum(dim=1).mean()
+
+
 class Seen:
     """What one process, or one worker, has in the end."""
 
@@ -83,7 +94,10 @@ def parties(makers: tuple[Callable[[], Any], ...], *, noise_seed: int | None) ->
     passive, active = passive_party("lab", optimizer=sgd, **sizes), active_party(1, optimizer=sgd, **sizes)
     active.connect("lab")
     for number, make in enumerate(makers):
-        defense, phases = placed(make())
+        if isinstance(penalty := make(), Weighed):
+            passive.penalties.attach(penalty)
+            continue
+        defense, phases = placed(penalty)
         for party in (passive, active):
             attach_defense(party, copy.deepcopy(defense), number=number, noise_seed=noise_seed, phases=phases)
     return passive, active
@@ -113,6 +127,7 @@ def train(seen: Seen, team: Team | None, partner: Team | None, *, piece: int) ->
     def passive_half() -> Half:
         for epoch in range(EPOCHS):
             for place, rows in enumerate(batches.epoch(epoch)):
+                passive.share = len(rows) / batches.whole(place)
                 yield from side.step(passive.train_batch(rows), epoch * len(batches) + place)
             yield from side.drain()
             yield from passive_evaluation(passive, plan, step=epoch, epoch=epoch + 1, active=ACTIVE)
@@ -165,6 +180,7 @@ DEFENDED = {
     "rows without noise": ROW_WITHOUT_NOISE,
     "both": (Together, MaxNorm, Halved),
     "evaluations": (lambda: At(Together(), "evaluation"),),
+    "penalty of rows": (lambda: Weighed(Length(), 0.3, warm_up_steps=4),),
 }
 
 

@@ -112,6 +112,13 @@ CASES["hybrid"] = (HYBRID, ("lab",))
 NOISE = "{name: taylor, encryption: {key_bits: 2048}, noise: {epsilon: 0.5, delta: 0.1}}"
 # Where nobody defends anything.
 CASES["in flight"] = (THREE.replace("train:", "exchange: {name: split, in_flight: 2}\ntrain:"), ("lab", "shop"))
+DRAWN = "[{name: mutual-information-bottleneck, weight: 0.01}]"
+CASES["sampled"] = (
+    THREE.replace("dropout: 0.2", "sampled: true")
+    .replace("[{name: distance-correlation, weight: 0.2, records: 16}]", DRAWN)
+    .replace('["worst *"]}', f'["worst *"], penalties: {DRAWN}}}'),
+    ("lab", "shop"),
+)
 CASES["canaries"] = (
     TWO.replace("  seed: 1\n", "  seed: 1\n  noise_seed_for_experiments: 2\n") + "audit: {canaries: 60}\n",
     ("lab",),

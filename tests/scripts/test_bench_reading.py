@@ -22,6 +22,7 @@ def test_it_writes_what_a_reader_takes_of_a_step(tmp_path: Path, monkeypatch: py
     assert [(one["unit"], one["target"]) for one in results] == [
         ("of a step", reading.LARGEST_SHARE),
         ("of a step", reading.LARGEST_SHARE),
+        ("of a step", reading.LARGEST_SHARE_OF_PENALTY),
         ("ms", None),
         ("ms", None),
     ]
