@@ -11,6 +11,7 @@ from splitvfl.attacks.component import ComponentAttack
 from splitvfl.attacks.constrained_least_squares import ConstrainedLeastSquaresAttack, constrained_least_squares
 from splitvfl.attacks.direction import DirectionAttack
 from splitvfl.attacks.discrete_search import DiscreteFit, DiscreteSearchAttack, discrete_search
+from splitvfl.attacks.generative_regression import GenerativeRegressionAttack
 from splitvfl.attacks.gradient_classifier import GradientClassifierAttack
 from splitvfl.attacks.gradient_inversion import GradientInversionAttack, gradient_inversion, projected_gradient
 from splitvfl.attacks.guesses import RandomGuessAttack, ZeroAttack
@@ -46,6 +47,7 @@ from splitvfl.attacks.recover_labels import LabelSumAttack, label_sum, recover_l
 from splitvfl.attacks.residual import ResidualAttack
 from splitvfl.attacks.residue_solving import ResidueSolvingAttack, solve_residues
 from splitvfl.attacks.ridge import RidgeAttack
+from splitvfl.attacks.score_inversion import ScoreInversionAttack
 from splitvfl.attacks.secret_batch_likelihood import SecretBatchLikelihoodAttack, secret_batch_llr
 from splitvfl.attacks.sign import SignAttack
 from splitvfl.attacks.sign_horizon import initial_margin, sign_attack_horizon
@@ -74,6 +76,7 @@ __all__ = [
     "DirectionAttack",
     "DiscreteFit",
     "DiscreteSearchAttack",
+    "GenerativeRegressionAttack",
     "GradientClassifierAttack",
     "GradientInversionAttack",
     "HalfAttack",
@@ -97,6 +100,7 @@ __all__ = [
     "ResidueSolvingAttack",
     "Ridge",
     "RidgeAttack",
+    "ScoreInversionAttack",
     "SecretBatchLikelihoodAttack",
     "SignAttack",
     "SparseResiduesAttack",

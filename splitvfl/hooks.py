@@ -22,7 +22,7 @@ Optional class attributes refine a hook:
     Which party looks: ``"passive"`` (default of attacks on labels) or ``"active"`` (the only one for attacks on
     features). An attack on features that needs ``received_activation`` is called with every message of the training;
     others are run once, on predictions.
-``known_share`` (attacks on features that need ``auxiliary``)
+``known_share`` (attacks on features that need ``auxiliary`` or ``known_columns``)
     The share of training records, above 0 and below 1, whose columns it is assumed to know; it is not judged by them.
     A message with fewer than three of them is left out.
 ``sampled`` (attacks that need ``received_activation``)
@@ -270,6 +270,18 @@ class KnownRows(NamedTuple):
     error: Tensor
 
 
+class KnownColumns(NamedTuple):
+    """Columns of some of a view's records, which an attacker is assumed to know, and by which it is not judged.
+
+    Attributes:
+        ids: Which records, ``(m,)``, int64; all are among the view's.
+        columns: Their numeric columns, as their parties hold them, side by side, ``(m, d)``.
+    """
+
+    ids: Tensor
+    columns: Tensor
+
+
 class Auxiliary(NamedTuple):
     """Records of one message whose columns an attacker is assumed to know.
 
@@ -291,8 +303,8 @@ class View:
     nothing that is done to it, through numpy or ``.data`` either, reaches what is sent, what is trained or what another
     attack sees. Fields that are not read cost nothing. Tensors are detached; what crossed in half precision is shown as
     float32. ``bottom`` is no copy of the view's but the one that was made for it: the attack's own, to train and to
-    change as it likes; so is ``partner_bottom``. Labels are never here, but those of a few records that an attacker is
-    assumed to know.
+    change as it likes; so are ``partner_bottom`` and ``whole_model``. Labels are never here, but those of a few records
+    that an attacker is assumed to know.
 
     Args:
         party: Name of the party that looks.
@@ -338,6 +350,14 @@ class View:
     )
     partner_bottom = ViewField[nn.Module](
         "A copy of the other party's bottom model at this step, if assumed known; the attack may change it."
+    )
+    whole_model = ViewField[nn.Module](
+        "A copy of the whole trained model, if assumed known: called with the view's ``columns`` and with the numeric "
+        "columns of all passive parties side by side, ``(n, d)``, it returns the outputs that scores are made of, "
+        "``(n, k)``; the attack may change it."
+    )
+    known_columns = ViewField[KnownColumns](
+        "Columns of some of these records, if assumed known; the attacker is not judged by them."
     )
     known_rows = ViewField[KnownRows]("Records whose columns the attacker is assumed to know; none of them is judged.")
 
@@ -968,6 +988,11 @@ def seat_of(attack: object) -> Seat:
 def reads_activations(attack: object) -> bool:
     """Return whether an attack on features is called with every activation that the label party receives."""
     return target_of(attack) == "features" and "received_activation" in needs_of(attack)
+
+
+def reads_whole_model(attack: object) -> bool:
+    """Return whether an attack on features is run on scores of predictions by who knows the whole trained model."""
+    return target_of(attack) == "features" and "whole_model" in needs_of(attack)
 
 
 def known_share_of(attack: object) -> float:

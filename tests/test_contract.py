@@ -20,6 +20,7 @@ from splitvfl.errors import ArgumentError
 from splitvfl.hooks import (
     CROSSINGS,
     Auxiliary,
+    KnownColumns,
     KnownRows,
     LogitParts,
     Secrets,
@@ -101,6 +102,8 @@ ATTACKS = {
     "inverse-network": AttackRow(attacks.InverseNetworkAttack),
     "stacked-ridge": AttackRow(attacks.StackedRidgeAttack),
     "white-box-inversion": AttackRow(attacks.WhiteBoxInversionAttack),
+    "generative-regression": AttackRow(lambda: attacks.GenerativeRegressionAttack(steps=20)),
+    "score-inversion": AttackRow(attacks.ScoreInversionAttack),
     "noise-subtraction": AttackRow(lambda: attacks.NoiseSubtractionAttack(scheme=1, power=0.5)),
     "procrustes": AttackRow(lambda: attacks.ProcrustesAttack(known_rows=24)),
     "suspected-flip": AttackRow(lambda: attacks.SuspectedFlipAttack(belief=0.5)),
@@ -228,6 +231,17 @@ def linear_bottom(weight: Tensor) -> nn.Module:
     return bottom
 
 
+class Added(nn.Module):
+    """A whole model that is linear: the own part of the logits, and the other party's."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+
+    def forward(self, own: Tensor, columns: Tensor) -> Tensor:
+        return own + columns @ self.weight.T
+
+
 def prediction_view(width: int, dtype: torch.dtype = torch.float64) -> View:
     """Published scores of a linear model over ``width`` unknown features: one sigmoid, or three classes."""
     features = torch.rand(ROWS, width, generator=random(3), dtype=torch.float64)
@@ -248,6 +262,10 @@ def prediction_view(width: int, dtype: torch.dtype = torch.float64) -> View:
         alphabets=(finite(0, [0.0, 0.25, 1.0]),),
         logit_parts=LogitParts((features @ weight.T).to(dtype), tuple(f"column {at}" for at in range(width))),
         known_rows=KnownRows(features, told.b, told.error),
+        columns=known.to(dtype),
+        classes=2 if flat else 3,
+        whole_model=Added(weight),
+        known_columns=KnownColumns(ids_of()[:9], features[:9].to(dtype)),
         received_activation=(features @ weight.T).to(dtype),
         partner_bottom=linear_bottom(weight),
         auxiliary=Auxiliary((features[:9] @ weight.T).to(dtype), features[:9].to(dtype), torch.arange(9)),

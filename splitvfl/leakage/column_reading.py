@@ -83,6 +83,7 @@ class ColumnReading:
         standing_still: Whether the model had been trained, and stood still: messages were computed again, and read when
             training was over.
         knows_model: Whether the attack is assumed to know the partner's half of the model too.
+        of_scores: Whether it saw scores of predictions in place of messages.
     """
 
     attack: str
@@ -98,6 +99,7 @@ class ColumnReading:
     note: str = ""
     standing_still: bool = False
     knows_model: bool = False
+    of_scores: bool = False
 
 
 class ColumnReader:
@@ -260,7 +262,7 @@ class ColumnReader:
             party: Whose columns they are.
             epoch_ends: Whether an epoch has just ended.
         """
-        values = {f"feature_leak/{party}/{self.name}": self._mean(self._shares(self._recent))}
+        values = {f"feature_leak/{party}/{self.name}": self._mean(self._recent.shares)}
         self._recent = _Errors(len(self._names))
         if epoch_ends:
             values[f"feature_leak_accumulated/{party}/{self.name}"] = self._mean(self._accumulated())
@@ -273,7 +275,7 @@ class ColumnReader:
         last = self._last if self._last.count else self._epoch
         if not last.count:
             return None
-        shares, accumulated = self._shares(last), self._accumulated()
+        shares, accumulated = last.shares, self._accumulated()
         columns = [
             ColumnShare(name, shares[place].item(), None if accumulated is None else accumulated[place].item())
             for place, name in enumerate(self._names)
@@ -307,16 +309,7 @@ class ColumnReader:
         """Return the share of variance that estimates of some records recover, the mean over columns."""
         errors = _Errors(len(self._names))
         errors.add(estimate.double() - truth.double(), truth.double() - self._middle)
-        return self._mean(self._shares(errors))
-
-    def _shares(self, errors: _Errors) -> Tensor:
-        """Return which share of each column's variance is recovered, ``(d,)``; NaN where nothing was judged."""
-        if not errors.count:
-            return torch.full_like(self._middle, math.nan)
-        # A column that does not vary among these records has nothing to recover.
-        variance = errors.variance
-        shares = 1 - errors.sums / errors.count / variance.clamp_min(torch.finfo(torch.float64).tiny)
-        return torch.where(variance > 0, shares, 0.0).clamp_min(0.0)
+        return self._mean(errors.shares)
 
     def _accumulated(self) -> Tensor | None:
         met = self._times > 0
@@ -324,7 +317,7 @@ class ColumnReader:
             return None
         errors = _Errors(len(self._names))
         errors.add(self._sums[met] / self._times[met, None] - self._truth[met], self._truth[met] - self._middle)
-        return self._shares(errors)
+        return errors.shares
 
     def _mean(self, shares: Tensor | None) -> float:
         return math.nan if shares is None else shares[self._varies].mean().item()
@@ -424,6 +417,22 @@ def _moments(train: Records, columns: int) -> tuple[Tensor, Tensor]:
     return mean, squares / max(count, 1)
 
 
+def shares_recovered(estimate: Tensor, truth: Tensor) -> Tensor:
+    """Return which share of each column's variance estimates recover, ``(d,)``, float64, in [0, 1].
+
+    Args:
+        estimate: ``(n, d)``.
+        truth: The same records' columns, ``(n, d)``.
+
+    >>> truth = torch.tensor([[0.0, 1.0], [2.0, 1.0]])
+    >>> shares_recovered(torch.tensor([[0.5, 1.0], [1.5, 1.0]]), truth).tolist()
+    [0.75, 0.0]
+    """
+    errors, true = _Errors(truth.shape[1]), truth.double()
+    errors.add(estimate.double() - true, true - true.mean(dim=0))
+    return errors.shares
+
+
 class _Errors:
     """What estimates are off by, squared and added up by column, beside the spread of what was estimated."""
 
@@ -451,6 +460,16 @@ class _Errors:
         variance = second - (self._first / self.count).square()
         # Of numbers that are all the same rounding leaves a variance, of which any estimate would recover all.
         return torch.where(variance > _ROUNDING * second, variance, 0.0)
+
+    @property
+    def shares(self) -> Tensor:
+        """Share of each column's variance that is recovered, ``(d,)``; NaN where nothing was judged."""
+        if not self.count:
+            return torch.full_like(self.sums, math.nan)
+        # A column that does not vary among these records has nothing to recover.
+        variance = self.variance
+        shares = 1 - self.sums / self.count / variance.clamp_min(torch.finfo(torch.float64).tiny)
+        return torch.where(variance > 0, shares, 0.0).clamp_min(0.0)
 
     def state(self) -> tuple[Tensor, Tensor, Tensor, int]:
         """Return the sums."""

@@ -438,7 +438,10 @@ def _columns_recovered(run: RunSummary) -> list[str]:
 
 
 def columns_read(run: RunSummary) -> list[str]:
-    """Return a sentence for every partner whose columns an attack in the label party's seat read during training."""
+    """Return a sentence for every partner whose columns an attack in the label party's seat read.
+
+    In what was sent in training, and in scores of predictions, each.
+    """
     found = []
     for name, party in run.parties.items():
         for reading in most_read(party):
@@ -447,9 +450,12 @@ def columns_read(run: RunSummary) -> list[str]:
             )
             most, told = reading.columns[0], reading.told or "none"
             knows = f"{name}'s half of the model and " if reading.knows_model else ""
+            source, whose = f"what {name} sent in the last epoch", "its columns"
+            if reading.of_scores:
+                knows, source, whose = "the whole model and ", "scores and its own columns", f"the columns of {name}"
             found.append(
-                f"From what {name} sent in the last epoch the label party reads {reading.share:.0%} of the variance of "
-                f"its columns, the mean of {len(reading.columns)}{beside}, if it knows {knows}the columns of "
+                f"From {source} the label party reads {reading.share:.0%} of the variance of "
+                f"{whose}, the mean of {len(reading.columns)}{beside}, if it knows {knows}the columns of "
                 f"{reading.known_share:.0%} of the records: more than half of {told} of them, most of "
                 f"{most.column} ({most.share:.0%}), by the {reading.attack} attack."
             )

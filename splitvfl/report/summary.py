@@ -161,7 +161,7 @@ class PartyResult:
         beyond_prediction: By both, between records of equal prediction.
         measurements: Means over the run of what the defenses of this party's messages logged.
         features: Feature attacks on its columns.
-        readings: What attacks in the label party's seat read of its columns during training.
+        readings: What attacks in the label party's seat read of its columns, in activations of training or in scores.
         after_training: Attacks with its trained bottom model, by name.
         canaries: What attacks read of the canaries' labels, by name, the auditor's first; empty without canaries.
         worst_canaries: The largest canary AUC of the auditor's attacks, with an interval for all of them at once.

@@ -27,7 +27,7 @@ from splitvfl.exchange.handshake import TaskSpec, agreed_settings, terms_of
 from splitvfl.exchange.prediction import Part, predict, predict_records
 from splitvfl.exchange.scoring import ACTIVE
 from splitvfl.exchange.split import Split
-from splitvfl.hooks import At, Attack, Defense, placed, reads_activations, seat_of
+from splitvfl.hooks import At, Attack, Defense, placed, reads_activations, reads_whole_model, seat_of
 from splitvfl.leakage.canaries import check_canaries
 from splitvfl.leakage.column_reading import ColumnReading
 from splitvfl.leakage.features import FeatureLeak
@@ -53,6 +53,7 @@ from splitvfl.run.half_folder import Origin, new_run_number, save_halves
 from splitvfl.run.party_training import ActiveTraining, PartyTraining, PassiveTraining, Rendezvous
 from splitvfl.run.progress_bar import progress_bar
 from splitvfl.run.results import Results
+from splitvfl.run.score_seats import ScoreSeats
 from splitvfl.run.seats import LabelBook, Seats
 from splitvfl.run.training import Training, TrainingProgress
 
@@ -82,7 +83,8 @@ class Trainer(Training):
         defenses: Attached where each belongs. At several cuts, each cut gets its own copy. One of the activation acts
             in training, evaluations and predictions, unless :class:`~splitvfl.hooks.At` names some of them.
         attacks: Label attacks for every passive party, run at every step or, if that is what they are for, once after
-            training; feature attacks run once, on predictions, at the end.
+            training; feature attacks run at every step or, if that is what they are for, once at the end, on
+            predictions.
         batch_size: Records in a step.
         drop_last: Leave out, in every epoch, the records that do not fill a batch.
         block_rows: Neighbouring records that are shuffled as one, see :class:`splitvfl.data.Batches`; 1 shuffles all.
@@ -229,7 +231,8 @@ class Trainer(Training):
             active.training_labels.judged_records, known_positives, known_negatives, classes=active.task.classes
         )
         on_features = [attack for attack in attacks if seat_of(attack) == "active"]
-        self.feature_attacks = [attack for attack in on_features if not reads_activations(attack)]
+        of_scores = [one for one in on_features if reads_whole_model(one) and not reads_activations(one)]
+        self.feature_attacks = [one for one in on_features if not reads_activations(one) and not reads_whole_model(one)]
         self._column_seats = ColumnSeats(
             active,
             self.passives,
@@ -238,6 +241,9 @@ class Trainer(Training):
             exchange=own,
             batches=self.batches,
             seed=seed,
+        )
+        self._score_seats = ScoreSeats(
+            active, self.passives, of_scores, watch=self.watch, batches=self.batches, seed=seed
         )
         self.labels_of = LabelBook(active.data.train, canaries=active.canaries, in_flight=own.in_flight)
         self._seats = Seats(
@@ -319,6 +325,7 @@ class Trainer(Training):
         try:
             self._converse()
             self._seats.attack_after_training(self.step, self._monitor)
+            self._score_seats.read(self.step, self._monitor)
         finally:
             for side in self._sides.values():
                 side.close()
@@ -420,11 +427,12 @@ class Trainer(Training):
         return self.watch.worst
 
     def column_readings(self, party: str) -> list[ColumnReading]:
-        """Return what attacks in the active party's seat read of a passive party's columns during training.
+        """Return what attacks in the active party's seat read of a passive party's columns.
 
-        See :mod:`splitvfl.leakage.column_reading`. Beside each stands what the active party's own columns tell.
+        In activations, during training (:mod:`splitvfl.leakage.column_reading`), and in scores of predictions, when it
+        has ended (:mod:`splitvfl.run.score_seats`). Beside each stands what the active party's own columns tell.
         """
-        return self._column_seats.readings(party)
+        return [*self._column_seats.readings(party), *self._score_seats.readings(party)]
 
     def feature_leaks(self) -> dict[str, list[FeatureLeak]]:
         """Run the feature attacks on predictions of training and test records, in the active party's seat.

@@ -95,6 +95,7 @@ def looked(make: Callable[..., Trainer], width: int) -> dict[tuple[str, str, str
         if field not in ("received_activation", "auxiliary", "earlier_auxiliary"):
             told = row("predictions, once after training", "label party", "attack on columns")
             attacks.append(Look(field, told, target="features", width=width))
+            attacks.append(Look(field, told, target="features", needs=frozenset({"whole_model", field}), width=width))
     defenses: list[Any] = [
         Pass("gradient", row("every step of training", "label party", "defense of the gradient")),
         Pass("labels", row("every step of training", "label party", "defense of labels")),
