@@ -4,6 +4,7 @@ from splitvfl.attacks.active_packing import PackingEngine
 from splitvfl.attacks.additive_llr import AdditiveLLRAttack, additive_noise_llr
 from splitvfl.attacks.binary_residues import BinaryResidues, binary_residues
 from splitvfl.attacks.black_box_feature import BlackBoxFeatureAttack, black_box_feature
+from splitvfl.attacks.calibrated_loss import CalibratedLossAttack
 from splitvfl.attacks.centre_program import BoundedCentre
 from splitvfl.attacks.chebyshev_centre import Ball, ChebyshevCentreAttack, chebyshev_centre, chebyshev_within
 from splitvfl.attacks.combined import CombinedAttack
@@ -24,6 +25,7 @@ from splitvfl.attacks.least_squares import (
     clamped_least_squares,
     least_squares,
 )
+from splitvfl.attacks.loss_threshold import LossThresholdAttack
 from splitvfl.attacks.mixture import MixtureAttack
 from splitvfl.attacks.model_completion import ModelCompletionAttack
 from splitvfl.attacks.multiplicative_llr import MultiplicativeLLRAttack, multiplicative_noise_llr
@@ -68,6 +70,7 @@ __all__ = [
     "BinaryResidues",
     "BlackBoxFeatureAttack",
     "BoundedCentre",
+    "CalibratedLossAttack",
     "ChebyshevCentreAttack",
     "ClampedLeastSquaresAttack",
     "CombinedAttack",
@@ -84,6 +87,7 @@ __all__ = [
     "InverseNetworkAttack",
     "LabelSumAttack",
     "LeastSquaresAttack",
+    "LossThresholdAttack",
     "MixtureAttack",
     "ModelCompletionAttack",
     "MultiplicativeLLRAttack",

@@ -102,6 +102,8 @@ ATTACKS = {
     "inverse-network": AttackRow(attacks.InverseNetworkAttack),
     "stacked-ridge": AttackRow(attacks.StackedRidgeAttack),
     "white-box-inversion": AttackRow(attacks.WhiteBoxInversionAttack),
+    "loss-threshold": AttackRow(attacks.LossThresholdAttack),
+    "calibrated-loss": AttackRow(attacks.CalibratedLossAttack),
     "generative-regression": AttackRow(lambda: attacks.GenerativeRegressionAttack(steps=20)),
     "score-inversion": AttackRow(attacks.ScoreInversionAttack),
     "noise-subtraction": AttackRow(lambda: attacks.NoiseSubtractionAttack(scheme=1, power=0.5)),
@@ -265,6 +267,9 @@ def prediction_view(width: int, dtype: torch.dtype = torch.float64) -> View:
         columns=known.to(dtype),
         classes=2 if flat else 3,
         whole_model=Added(weight),
+        losses=torch.rand(ROWS, generator=random(6), dtype=torch.float64).to(dtype),
+        known_members=ids_of()[:6],
+        known_others=ids_of()[6:12],
         known_columns=KnownColumns(ids_of()[:9], features[:9].to(dtype)),
         received_activation=(features @ weight.T).to(dtype),
         partner_bottom=linear_bottom(weight),
@@ -321,7 +326,7 @@ def test_an_attack_declares_what_it_is(name: str) -> None:
     assert hook_name(attack) == name
     fields = set(prediction_view(1).fields) | set(training_view(1).fields) | set(final_view(1).fields)
     assert needs_of(attack) <= fields
-    assert target_of(attack) in ("labels", "features")
+    assert target_of(attack) in ("labels", "features", "members")
 
 
 @pytest.mark.parametrize("name", [*LABEL_ATTACKS, *LATE_ATTACKS])

@@ -538,6 +538,8 @@ def _unavailable(attack: Attack, party: ActiveParty, shows: frozenset[str], exch
         )
     if reads_whole_model(attack):
         return NO_WHOLE_MODEL
+    if target_of(attack) == "members":
+        return "is run where one process has all parties: in an experiment (splitvfl train) it can be"
     if target_of(attack) == "features":
         return (
             f"it needs the weights of {partner}, which whoever runs it is assumed to know and {party.name} does not, "

@@ -248,6 +248,7 @@ def verdict(run: RunSummary, goal: float | None = None, *, own_columns: bool = T
     else:
         sentences = _unread(run, goal)
     sentences += [*_left_out(run, goal), *_columns_recovered(run), *columns_read(run), *_learned(run, goal)]
+    sentences += membership_read(run)
     if own_columns:
         sentences.append(_own_columns(run))
     return " ".join(filter(None, sentences))
@@ -460,6 +461,16 @@ def columns_read(run: RunSummary) -> list[str]:
                 f"{most.column} ({most.share:.0%}), by the {reading.attack} attack."
             )
     return found
+
+
+def membership_read(run: RunSummary) -> list[str]:
+    """Return a sentence for every attack that told training from test records, or could not."""
+    return [
+        f"By the {one.attack} attack on the finished model a training record is told from a test record with an AUC of "
+        f"{one.auc:.2f} (95 % interval {one.low:.2f} to {one.high:.2f}): {one.hits:.0%} of {one.members:,} are found "
+        f"at 1 % false alarms ({one.hits_low:.0%} to {one.hits_high:.0%})."
+        for one in run.membership
+    ]
 
 
 def _gives(shown: Sequence[str]) -> str:

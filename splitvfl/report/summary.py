@@ -18,6 +18,7 @@ from splitvfl.leakage.column_reading import ColumnReading
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.label_leak import LabelLeak, largest
 from splitvfl.leakage.leak_summary import LeakSummary
+from splitvfl.leakage.membership import MembershipLeak
 from splitvfl.leakage.message_audit import MessageAudit
 from splitvfl.metrics import chance_auc, known
 from splitvfl.privacy import Spent
@@ -330,6 +331,7 @@ class RunSummary:
             Empty at the label party, and where one process has all.
         released: What crossed since, and is not covered by what is promised of the training, in sentences; as the
             run's folder says when it is read.
+        membership: How well attacks told training from test records by the finished model.
     """
 
     name: str
@@ -366,6 +368,7 @@ class RunSummary:
     privacy: list[SpentPrivacy] = field(default_factory=list)
     seat: str = ""
     released: list[str] = field(default_factory=list)
+    membership: list[MembershipLeak] = field(default_factory=list)
 
     @property
     def traits(self) -> ExchangeTraits:
