@@ -4,6 +4,7 @@ from splitvfl.attacks.active_packing import PackingEngine
 from splitvfl.attacks.additive_llr import AdditiveLLRAttack, additive_noise_llr
 from splitvfl.attacks.binary_residues import BinaryResidues, binary_residues
 from splitvfl.attacks.black_box_feature import BlackBoxFeatureAttack, black_box_feature
+from splitvfl.attacks.calibrated_loss import CalibratedLossAttack
 from splitvfl.attacks.centre_program import BoundedCentre
 from splitvfl.attacks.chebyshev_centre import Ball, ChebyshevCentreAttack, chebyshev_centre, chebyshev_within
 from splitvfl.attacks.combined import CombinedAttack
@@ -11,6 +12,7 @@ from splitvfl.attacks.component import ComponentAttack
 from splitvfl.attacks.constrained_least_squares import ConstrainedLeastSquaresAttack, constrained_least_squares
 from splitvfl.attacks.direction import DirectionAttack
 from splitvfl.attacks.discrete_search import DiscreteFit, DiscreteSearchAttack, discrete_search
+from splitvfl.attacks.generative_regression import GenerativeRegressionAttack
 from splitvfl.attacks.gradient_classifier import GradientClassifierAttack
 from splitvfl.attacks.gradient_inversion import GradientInversionAttack, gradient_inversion, projected_gradient
 from splitvfl.attacks.guesses import RandomGuessAttack, ZeroAttack
@@ -23,6 +25,7 @@ from splitvfl.attacks.least_squares import (
     clamped_least_squares,
     least_squares,
 )
+from splitvfl.attacks.loss_threshold import LossThresholdAttack
 from splitvfl.attacks.mixture import MixtureAttack
 from splitvfl.attacks.model_completion import ModelCompletionAttack
 from splitvfl.attacks.multiplicative_llr import MultiplicativeLLRAttack, multiplicative_noise_llr
@@ -46,6 +49,7 @@ from splitvfl.attacks.recover_labels import LabelSumAttack, label_sum, recover_l
 from splitvfl.attacks.residual import ResidualAttack
 from splitvfl.attacks.residue_solving import ResidueSolvingAttack, solve_residues
 from splitvfl.attacks.ridge import RidgeAttack
+from splitvfl.attacks.score_inversion import ScoreInversionAttack
 from splitvfl.attacks.secret_batch_likelihood import SecretBatchLikelihoodAttack, secret_batch_llr
 from splitvfl.attacks.sign import SignAttack
 from splitvfl.attacks.sign_horizon import initial_margin, sign_attack_horizon
@@ -66,6 +70,7 @@ __all__ = [
     "BinaryResidues",
     "BlackBoxFeatureAttack",
     "BoundedCentre",
+    "CalibratedLossAttack",
     "ChebyshevCentreAttack",
     "ClampedLeastSquaresAttack",
     "CombinedAttack",
@@ -74,6 +79,7 @@ __all__ = [
     "DirectionAttack",
     "DiscreteFit",
     "DiscreteSearchAttack",
+    "GenerativeRegressionAttack",
     "GradientClassifierAttack",
     "GradientInversionAttack",
     "HalfAttack",
@@ -81,6 +87,7 @@ __all__ = [
     "InverseNetworkAttack",
     "LabelSumAttack",
     "LeastSquaresAttack",
+    "LossThresholdAttack",
     "MixtureAttack",
     "ModelCompletionAttack",
     "MultiplicativeLLRAttack",
@@ -97,6 +104,7 @@ __all__ = [
     "ResidueSolvingAttack",
     "Ridge",
     "RidgeAttack",
+    "ScoreInversionAttack",
     "SecretBatchLikelihoodAttack",
     "SignAttack",
     "SparseResiduesAttack",

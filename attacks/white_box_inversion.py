@@ -101,7 +101,7 @@ class WhiteBoxInversionAttack:
             raise ArgumentError(f"expected at least 2 known records, got {len(told.ids)}")
         bottom = view.partner_bottom.double().eval().requires_grad_(False)
         self._known = self._with(told)
-        columns = _Normal.of(self._known.columns.double())
+        columns = Normal.of(self._known.columns.double())
         noise = self._noise_of(bottom, told)
         return columns.back(self._likeliest(bottom, columns, noise, view.received_activation.double()))
 
@@ -127,7 +127,7 @@ class WhiteBoxInversionAttack:
         assert self._known is not None, "it was set before"
         return self._known.activation.double()
 
-    def _likeliest(self, bottom: nn.Module, columns: _Normal, noise: Tensor, sent: Tensor) -> Tensor:
+    def _likeliest(self, bottom: nn.Module, columns: Normal, noise: Tensor, sent: Tensor) -> Tensor:
         """Return the likeliest columns of each record, in units of the prior, ``(n, d)``."""
         found = torch.cat(self._starts(bottom, columns, noise, sent))
         sent = torch.cat([sent, sent])
@@ -148,7 +148,7 @@ class WhiteBoxInversionAttack:
         one, other = found.chunk(2)
         return torch.where((off[: len(one)] <= off[len(one) :])[:, None], one, other)
 
-    def _starts(self, bottom: nn.Module, columns: _Normal, noise: Tensor, sent: Tensor) -> tuple[Tensor, Tensor]:
+    def _starts(self, bottom: nn.Module, columns: Normal, noise: Tensor, sent: Tensor) -> tuple[Tensor, Tensor]:
         """Return two places to start from, ``(n, d)``, found among columns that are drawn from the prior.
 
         One is linear in the outputs, the other those columns whose outputs are nearest. At the mean itself outputs may
@@ -172,7 +172,7 @@ class WhiteBoxInversionAttack:
         self._noise = state["noise"]
 
 
-class _Normal(NamedTuple):
+class Normal(NamedTuple):
     """A normal distribution of columns: ``middle + root · z`` with z standard normal.
 
     Attributes:
@@ -184,7 +184,7 @@ class _Normal(NamedTuple):
     root: Tensor
 
     @classmethod
-    def of(cls, columns: Tensor) -> _Normal:
+    def of(cls, columns: Tensor) -> Normal:
         """Return the distribution of known records ``(m, d)``; of few, columns are taken for less dependent."""
         count, width = columns.shape
         middle = columns.mean(dim=0)
@@ -212,7 +212,7 @@ def _apart(alike: Tensor, count: int) -> Tensor:
     return torch.where(beyond > 0, ((1.0 - 2.0 / width) * squares + width**2) / beyond, 1.0).clamp(0.0, 1.0)
 
 
-def _linearised(bottom: nn.Module, columns: _Normal, found: Tensor, sent: Tensor) -> tuple[Tensor, Tensor]:
+def _linearised(bottom: nn.Module, columns: Normal, found: Tensor, sent: Tensor) -> tuple[Tensor, Tensor]:
     """Return what the outputs are off by, ``(n, w)``, and their derivatives in units of the prior, ``(n, w, d)``."""
     with torch.enable_grad():
         asked = found.detach().requires_grad_()

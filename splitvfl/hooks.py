@@ -22,12 +22,14 @@ Optional class attributes refine a hook:
 ``target`` (attacks)
     ``"labels"`` (default): returns one score per record, higher for "more likely positive".
     ``"features"``: returns an estimate of the other party's columns.
+    ``"members"``: returns one score per record, higher for "more likely trained on"; called once, after training.
 ``seat`` (attacks)
     Which party looks: ``"passive"`` (default of attacks on labels) or ``"active"`` (the only one for attacks on
-    features). An attack on features that needs ``received_activation`` is called with every message of the training;
-    others are run once, on predictions.
-``known_share`` (attacks on features that need ``auxiliary``)
+    features and on membership). An attack on features that needs ``received_activation`` is called with every message
+    of the training; others are run once, on predictions.
+``known_share`` (attacks on features that need ``auxiliary`` or ``known_columns``)
     The share of training records, above 0 and below 1, whose columns it is assumed to know; it is not judged by them.
+    Of attacks on membership that need ``known_members`` or ``known_others`` it is the share of either kind.
     A message with fewer than three of them is left out.
 ``sampled`` (attacks that need ``received_activation``)
     ``True`` where it is enough to call it with some of the messages where these are large, and with about one of n/64
@@ -184,7 +186,7 @@ from splitvfl.learning.sampling import (
 from splitvfl.privacy.sampling import Keystream
 
 Crossing = Literal["activation", "gradient", "scores", "labels"]
-Target = Literal["labels", "features"]
+Target = Literal["labels", "features", "members"]
 Seat = Literal["passive", "active"]
 Moment = Literal["every-step", "after-training"]
 RecordLoss = Callable[[Tensor, Tensor], Tensor]
@@ -193,6 +195,7 @@ Scope = Literal["batch", "row"]
 
 CROSSINGS: tuple[Crossing, ...] = ("activation", "gradient", "scores", "labels")
 PHASES: tuple[Phase, ...] = ("training", "evaluation", "prediction")
+TARGETS: tuple[Target, ...] = ("labels", "features", "members")
 
 OWN: frozenset[str] = frozenset({"activation", "bottom", "columns", "logits", "weights"})
 """View fields that a party has without any message of this step; what is told by them alone leaks in none."""
@@ -280,6 +283,18 @@ class KnownRows(NamedTuple):
     error: Tensor
 
 
+class KnownColumns(NamedTuple):
+    """Columns of some of a view's records, which an attacker is assumed to know, and by which it is not judged.
+
+    Attributes:
+        ids: Which records, ``(m,)``, int64; all are among the view's.
+        columns: Their numeric columns, as their parties hold them, side by side, ``(m, d)``.
+    """
+
+    ids: Tensor
+    columns: Tensor
+
+
 class Auxiliary(NamedTuple):
     """Records whose columns an attacker is assumed to know: of one message, but for evaluations and predictions.
 
@@ -302,8 +317,8 @@ class View:
     nothing that is done to it, through numpy or ``.data`` either, reaches what is sent, what is trained or what another
     attack sees. Fields that are not read cost nothing. Tensors are detached; what crossed in half precision is shown as
     float32. ``bottom`` is no copy of the view's but the one that was made for it: the attack's own, to train and to
-    change as it likes; so is ``partner_bottom``. Labels are never here, but those of a few records that an attacker is
-    assumed to know.
+    change as it likes; so are ``partner_bottom`` and ``whole_model``. Labels are never here, but those of a few records
+    that an attacker is assumed to know.
 
     Args:
         party: Name of the party that looks.
@@ -351,6 +366,17 @@ class View:
     partner_bottom = ViewField[nn.Module](
         "A copy of the other party's bottom model at this step, if assumed known; the attack may change it."
     )
+    whole_model = ViewField[nn.Module](
+        "A copy of the whole trained model, if assumed known: called with the view's ``columns`` and with the numeric "
+        "columns of all passive parties side by side, ``(n, d)``, it returns the outputs that scores are made of, "
+        "``(n, k)``; the attack may change it."
+    )
+    known_columns = ViewField[KnownColumns](
+        "Columns of some of these records, if assumed known; the attacker is not judged by them."
+    )
+    losses = ViewField[Tensor]("The finished model's loss of each record with its label, ``(n,)``, float64.")
+    known_members = ViewField[Tensor]("Ids of records that the attacker is assumed to know were trained on, ``(k,)``.")
+    known_others = ViewField[Tensor]("Ids of records that it is assumed to know were not trained on, ``(k,)``.")
     known_rows = ViewField[KnownRows]("Records whose columns the attacker is assumed to know; none of them is judged.")
 
     __slots__ = ("_copies", "_ids", "_seen", "_versions", "party", "step")
@@ -941,11 +967,12 @@ def held_by(penalty: object) -> frozenset[str]:
 
 
 def target_of(attack: object) -> Target:
-    """Return what an attack infers: ``"labels"`` or ``"features"``."""
+    """Return what an attack infers: ``"labels"``, ``"features"`` or ``"members"``."""
     target = getattr(attack, "target", "labels")
-    if target not in ("labels", "features"):
-        raise HookError(f"{hook_name(attack)}: target must be 'labels' or 'features', got {target!r}")
-    return "features" if target == "features" else "labels"
+    for known in TARGETS:
+        if target == known:
+            return known
+    raise HookError(f"{hook_name(attack)}: target must be 'labels', 'features' or 'members', got {target!r}")
 
 
 def needs_label_gradients(defense: object) -> bool:
@@ -1031,7 +1058,7 @@ def seat_of(attack: object) -> Seat:
     Raises:
         HookError: If there is no such seat, or it is not one for what the attack seeks.
     """
-    fitting: Seat = "active" if target_of(attack) == "features" else "passive"
+    fitting: Seat = "passive" if target_of(attack) == "labels" else "active"
     seat = getattr(attack, "seat", fitting)
     if seat != fitting:
         raise HookError(
@@ -1043,6 +1070,11 @@ def seat_of(attack: object) -> Seat:
 def reads_activations(attack: object) -> bool:
     """Return whether an attack on features is called with every activation that the label party receives."""
     return target_of(attack) == "features" and "received_activation" in needs_of(attack)
+
+
+def reads_whole_model(attack: object) -> bool:
+    """Return whether an attack on features is run on scores of predictions by who knows the whole trained model."""
+    return target_of(attack) == "features" and "whole_model" in needs_of(attack)
 
 
 def known_share_of(attack: object) -> float:

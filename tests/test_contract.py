@@ -20,6 +20,7 @@ from splitvfl.errors import ArgumentError
 from splitvfl.hooks import (
     CROSSINGS,
     Auxiliary,
+    KnownColumns,
     KnownRows,
     LogitParts,
     Secrets,
@@ -101,6 +102,10 @@ ATTACKS = {
     "inverse-network": AttackRow(attacks.InverseNetworkAttack),
     "stacked-ridge": AttackRow(attacks.StackedRidgeAttack),
     "white-box-inversion": AttackRow(attacks.WhiteBoxInversionAttack),
+    "loss-threshold": AttackRow(attacks.LossThresholdAttack),
+    "calibrated-loss": AttackRow(attacks.CalibratedLossAttack),
+    "generative-regression": AttackRow(lambda: attacks.GenerativeRegressionAttack(steps=20)),
+    "score-inversion": AttackRow(attacks.ScoreInversionAttack),
     "noise-subtraction": AttackRow(lambda: attacks.NoiseSubtractionAttack(scheme=1, power=0.5)),
     "procrustes": AttackRow(lambda: attacks.ProcrustesAttack(known_rows=24)),
     "suspected-flip": AttackRow(lambda: attacks.SuspectedFlipAttack(belief=0.5)),
@@ -228,6 +233,17 @@ def linear_bottom(weight: Tensor) -> nn.Module:
     return bottom
 
 
+class Added(nn.Module):
+    """A whole model that is linear: the own part of the logits, and the other party's."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+
+    def forward(self, own: Tensor, columns: Tensor) -> Tensor:
+        return own + columns @ self.weight.T
+
+
 def prediction_view(width: int, dtype: torch.dtype = torch.float64) -> View:
     """Published scores of a linear model over ``width`` unknown features: one sigmoid, or three classes."""
     features = torch.rand(ROWS, width, generator=random(3), dtype=torch.float64)
@@ -248,6 +264,13 @@ def prediction_view(width: int, dtype: torch.dtype = torch.float64) -> View:
         alphabets=(finite(0, [0.0, 0.25, 1.0]),),
         logit_parts=LogitParts((features @ weight.T).to(dtype), tuple(f"column {at}" for at in range(width))),
         known_rows=KnownRows(features, told.b, told.error),
+        columns=known.to(dtype),
+        classes=2 if flat else 3,
+        whole_model=Added(weight),
+        losses=torch.rand(ROWS, generator=random(6), dtype=torch.float64).to(dtype),
+        known_members=ids_of()[:6],
+        known_others=ids_of()[6:12],
+        known_columns=KnownColumns(ids_of()[:9], features[:9].to(dtype)),
         received_activation=(features @ weight.T).to(dtype),
         partner_bottom=linear_bottom(weight),
         auxiliary=Auxiliary((features[:9] @ weight.T).to(dtype), features[:9].to(dtype), torch.arange(9)),
@@ -303,7 +326,7 @@ def test_an_attack_declares_what_it_is(name: str) -> None:
     assert hook_name(attack) == name
     fields = set(prediction_view(1).fields) | set(training_view(1).fields) | set(final_view(1).fields)
     assert needs_of(attack) <= fields
-    assert target_of(attack) in ("labels", "features")
+    assert target_of(attack) in ("labels", "features", "members")
 
 
 @pytest.mark.parametrize("name", [*LABEL_ATTACKS, *LATE_ATTACKS])

@@ -57,7 +57,17 @@ from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.coordinator import ThirdParty
 from splitvfl.exchange.evaluation import EvaluationPlan
 from splitvfl.exchange.handshake import TaskSpec, agreed_settings, terms_of
-from splitvfl.hooks import Attack, hook_name, moment_of, placed, reads_activations, refusal_of, scope_of, target_of
+from splitvfl.hooks import (
+    Attack,
+    hook_name,
+    moment_of,
+    placed,
+    reads_activations,
+    reads_whole_model,
+    refusal_of,
+    scope_of,
+    target_of,
+)
 from splitvfl.leakage.judging import Leak
 from splitvfl.leakage.shown_records import save_shown
 from splitvfl.leakage.watching import Watch
@@ -73,6 +83,7 @@ from splitvfl.report.summary import RunSummary
 from splitvfl.run.column_seats import read_own_columns, shown_of
 from splitvfl.run.coordinator import CoordinatorRun
 from splitvfl.run.networked import DENSE_HERE, ROWS_HERE, USUAL_LOSS, ActiveRun, PassiveRun, RunSettings
+from splitvfl.run.score_seats import NO_WHOLE_MODEL
 from splitvfl.run.seats import NOTHING_COMES_BACK
 from splitvfl.run.teamwork import check_workers_alike, telling
 from splitvfl.run.training import TrainingProgress
@@ -526,6 +537,10 @@ def _unavailable(attack: Attack, party: ActiveParty, shows: frozenset[str], exch
             f"it is judged by the columns of {partner}, which {party.name} does not have: in an experiment of all "
             "parties (splitvfl train) it is"
         )
+    if reads_whole_model(attack):
+        return NO_WHOLE_MODEL
+    if target_of(attack) == "members":
+        return "is run where one process has all parties: in an experiment (splitvfl train) it can be"
     if target_of(attack) == "features":
         return (
             f"it needs the weights of {partner}, which whoever runs it is assumed to know and {party.name} does not, "

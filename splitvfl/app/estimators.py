@@ -362,8 +362,9 @@ def _on_cpu(labels: Any) -> Any:
 
 def _of_labels(attack: Attack) -> Attack:
     if target_of(attack) != "labels":
+        what = "columns" if target_of(attack) == "features" else target_of(attack)
         raise ArgumentError(
-            f"attacks: {hook_name(attack)} infers columns, and an estimator judges attacks on labels only; give it to "
+            f"attacks: {hook_name(attack)} infers {what}, and an estimator judges attacks on labels only; give it to "
             "splitvfl.Trainer"
         )
     return copy.deepcopy(attack)

@@ -303,7 +303,7 @@ class Experiment:
                 "readings": trainer.column_readings(name),
                 "after_training": dict(trainer.after_training[name]),
             }
-        return self._assembly.summary(
+        found = self._assembly.summary(
             trainer,
             trainer.active,
             data=bench.data.name,
@@ -312,6 +312,7 @@ class Experiment:
             notes=outcome(trainer, horizon),
             partners=trainer.passives.values(),
         )
+        return replace(found, membership=trainer.membership)
 
 
 def _differing(before: Any, now: Any, key: str = "") -> list[str]:

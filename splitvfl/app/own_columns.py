@@ -5,7 +5,7 @@ from __future__ import annotations
 from splitvfl.app.assembly import Assembly
 from splitvfl.app.column_auditing import read_again, thorough_readers
 from splitvfl.config.sections import ExperimentConfig
-from splitvfl.hooks import reads_activations, target_of
+from splitvfl.hooks import hook_name, reads_activations, reads_whole_model, target_of
 from splitvfl.leakage.column_reading import ColumnReading
 from splitvfl.leakage.judging import task_name
 from splitvfl.learning.losses import link_of
@@ -17,6 +17,7 @@ from splitvfl.run.column_seats import readings_of
 from splitvfl.run.feature_seats import own_feature_leaks
 from splitvfl.run.feature_systems import LabelParty
 from splitvfl.run.networked import PassiveRun
+from splitvfl.run.score_seats import NO_WHOLE_MODEL
 
 
 def own_summary(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -> RunSummary | None:
@@ -31,8 +32,9 @@ def own_summary(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -
         run: Its run.
     """
     listed = [one for one in assembly.attacks() if target_of(one) == "features"]
-    attacks = [one for one in listed if not reads_activations(one)]
+    attacks = [one for one in listed if not reads_activations(one) and not reads_whole_model(one)]
     unavailable = dict(run.watch.unavailable[run.name])
+    unavailable |= {hook_name(one): NO_WHOLE_MODEL for one in listed if reads_whole_model(one)}
     readings = readings_of(run.watch, run.name)
     if config.audited and readings:
         again, missing = _read_finished(config, assembly, run.party)

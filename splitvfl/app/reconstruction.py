@@ -43,7 +43,7 @@ from splitvfl.config.yaml import Document
 from splitvfl.errors import CheckpointError, ConfigError, DataError, printable
 from splitvfl.exchange.masking import active_masking, passive_masking
 from splitvfl.exchange.roll_call import UNSIGNED
-from splitvfl.hooks import Attack, hook_name, known_rows_of, reads_activations, target_of
+from splitvfl.hooks import Attack, hook_name, known_rows_of, reads_activations, reads_whole_model, target_of
 from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share, flags_among, varying_groups
 from splitvfl.leakage.estimates import JudgedAttack, best_first, judged_attack, own_columns
 from splitvfl.leakage.features import AWARE, FeatureLeak, Part, Sees
@@ -415,7 +415,11 @@ def _own_attacks(run: SavedRun | Trainer) -> dict[str, Attack]:
         ConfigError: If its experiment is damaged, or an attack does not take its settings any more.
     """
     made = run.feature_attacks if isinstance(run, Trainer) else _kept_attacks(run.folder / CONFIG_FILE)
-    return {hook_name(one): one for one in made if target_of(one) == "features" and not reads_activations(one)}
+    return {
+        hook_name(one): one
+        for one in made
+        if target_of(one) == "features" and not reads_activations(one) and not reads_whole_model(one)
+    }
 
 
 def _kept_attacks(path: Path) -> Iterator[Attack]:
@@ -469,6 +473,11 @@ def _listed(attacks: Sequence[Attack | str]) -> Chosen:
             raise ConfigError(
                 f"--attacks: {hook_name(attack)} looks at activations during training, and a reconstruction is of "
                 "predictions; list it under attacks in the file, and train"
+            )
+        if not isinstance(attack, str) and reads_whole_model(attack):
+            raise ConfigError(
+                f"--attacks: {hook_name(attack)} is run by the training itself, when it has ended, and a "
+                "reconstruction is of equations; list it under attacks in the file, and train"
             )
         if not isinstance(attack, str) and target_of(attack) != "features":
             raise ConfigError(

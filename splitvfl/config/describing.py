@@ -182,12 +182,19 @@ def _attack(factory: Any, example: str) -> dict[str, str]:
     fitting = [name for name, exchange in built_in("exchanges").items() if _can_be_seen(attack, exchange)]
     return {
         "What it does": explanations_of(attack).get(factory.name, "") if hasattr(factory, "name") else "",
-        "Reads": "labels" if target == "labels" else "the passive party's columns",
+        "Reads": _READ[target],
         "Needs": _listed(in_words(needs)),
         "When": "in every step, and over the run" if (target, moment) == ("labels", "every-step") else "after training",
-        "Labels": "of every task" if target == "features" else _tasks_of(attack),
+        "Labels": _tasks_of(attack) if target == "labels" else "of every task",
         "Exchanges": _listed(fitting),
     }
+
+
+_READ: Mapping[str, str] = {
+    "labels": "labels",
+    "features": "the passive party's columns",
+    "members": "whether a record was trained on",
+}
 
 
 def _tasks_of(attack: Any) -> str:
@@ -198,6 +205,8 @@ def _tasks_of(attack: Any) -> str:
 
 
 def _can_be_seen(attack: Any, exchange: type[Exchange]) -> bool:
+    if target_of(attack) == "members":
+        return "received_activation" not in needs_of(attack) or not exchange.hides_parts
     if target_of(attack) == "features":
         return not exchange.one_way  # it is for linear models, which that does not train
     if moment_of(attack) == "after-training":

@@ -128,6 +128,7 @@ class ColumnReading:
         too_many: Categorical fields of more categories than are asked for.
         evaluation: What it read in the last evaluation; ``None``: there was none.
         prediction: What it read when records were last scored by the trainer; likewise.
+        of_scores: Whether it saw scores of predictions in place of messages.
     """
 
     attack: str
@@ -147,6 +148,7 @@ class ColumnReading:
     too_many: list[str] = field(default_factory=list)
     evaluation: LaterReading | None = None
     prediction: LaterReading | None = None
+    of_scores: bool = False
 
 
 class ColumnReader:
@@ -509,16 +511,10 @@ class ColumnReader:
 
         NaN where nothing was judged.
         """
-        if not errors.count:
-            return torch.full((len(self._names),), math.nan, dtype=torch.float64)
-        # A column that does not vary among these records has nothing to recover.
-        variance = errors.variance
-        shares = 1 - errors.sums / errors.count / variance.clamp_min(torch.finfo(torch.float64).tiny)
         right, commonest = self._answers(errors)
         others = 1 - commonest
         beyond = torch.where(others > _ROUNDING, (right - commonest) / others.clamp_min(_ROUNDING), 0.0)
-        numbers = torch.where(variance > 0, shares, 0.0)[: self._numbers]
-        return torch.cat([numbers, beyond]).clamp_min(0.0)
+        return torch.cat([errors.shares[: self._numbers], beyond.clamp_min(0.0)])
 
     def _answers(self, errors: _Errors) -> tuple[Tensor, Tensor]:
         """Return which share of each group's categories is right, and that of the most frequent one; NaN of nobody."""
@@ -660,6 +656,22 @@ def _hits(group: CategoryGroup, estimate: Tensor, truth: Tensor) -> Tensor:
     return records_right(estimate[:, places], truth[:, places])
 
 
+def shares_recovered(estimate: Tensor, truth: Tensor) -> Tensor:
+    """Return which share of each column's variance estimates recover, ``(d,)``, float64, in [0, 1].
+
+    Args:
+        estimate: ``(n, d)``.
+        truth: The same records' columns, ``(n, d)``.
+
+    >>> truth = torch.tensor([[0.0, 1.0], [2.0, 1.0]])
+    >>> shares_recovered(torch.tensor([[0.5, 1.0], [1.5, 1.0]]), truth).tolist()
+    [0.75, 0.0]
+    """
+    errors, true = _Errors(truth.shape[1]), truth.double()
+    errors.add(estimate.double() - true, true - true.mean(dim=0))
+    return errors.shares
+
+
 class _Errors:
     """What estimates are off by, squared and added up by column, beside the spread of what was estimated.
 
@@ -707,6 +719,16 @@ class _Errors:
         variance = second - (self._first / self.count).square()
         # Of numbers that are all the same rounding leaves a variance, of which any estimate would recover all.
         return torch.where(variance > _ROUNDING * second, variance, 0.0)
+
+    @property
+    def shares(self) -> Tensor:
+        """Share of each column's variance that is recovered, ``(d,)``; NaN where nothing was judged."""
+        if not self.count:
+            return torch.full_like(self.sums, math.nan)
+        # A column that does not vary among these records has nothing to recover.
+        variance = self.variance
+        shares = 1 - self.sums / self.count / variance.clamp_min(torch.finfo(torch.float64).tiny)
+        return torch.where(variance > 0, shares, 0.0).clamp_min(0.0)
 
     def state(self) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
         """Return the sums."""

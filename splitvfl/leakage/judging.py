@@ -380,7 +380,9 @@ class Leak(Handle):
     ) -> None:
         super().__init__(remove)
         if target_of(attack) != "labels":
-            raise ArgumentError(f"{hook_name(attack)} estimates features; only label attacks watch a training step")
+            raise ArgumentError(
+                f"{hook_name(attack)} estimates {target_of(attack)}; only label attacks watch a training step"
+            )
         if moment_of(attack) != "every-step":
             raise ArgumentError(
                 f"{hook_name(attack)} acts after training, not on a message; once the model is trained, call it: "

@@ -27,6 +27,11 @@ _WORDS: Mapping[str, str] = {
     "auxiliary": "the partner's columns of a few records of each message",
     "earlier_auxiliary": "the partner's columns of a few records of earlier messages",
     "partner_bottom": "the partner's half of the model",
+    "whole_model": "the whole trained model",
+    "known_columns": "the partner's columns of a few of the records that are scored",
+    "losses": "the finished model's loss of each record",
+    "known_members": "of a few records that they were trained on",
+    "known_others": "of a few records that they were not trained on",
     "known_rows": "the partner's columns of a few records",
 }
 

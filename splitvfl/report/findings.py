@@ -249,6 +249,7 @@ def verdict(run: RunSummary, goal: float | None = None, *, own_columns: bool = T
     else:
         sentences = _unread(run, goal)
     sentences += [*_left_out(run, goal), *_columns_recovered(run), *columns_read(run), *_learned(run, goal)]
+    sentences += membership_read(run)
     if own_columns:
         sentences.append(_own_columns(run))
     return " ".join(filter(None, sentences))
@@ -439,7 +440,10 @@ def _columns_recovered(run: RunSummary) -> list[str]:
 
 
 def columns_read(run: RunSummary) -> list[str]:
-    """Return a sentence for every partner whose columns an attack in the label party's seat read during training."""
+    """Return a sentence for every partner whose columns an attack in the label party's seat read.
+
+    In what was sent in training, and in scores of predictions, each.
+    """
     found = []
     for name, party in run.parties.items():
         for reading in most_read(party):
@@ -448,14 +452,26 @@ def columns_read(run: RunSummary) -> list[str]:
             )
             most, told = reading.columns[0], reading.told or "none"
             knows = f"{name}'s half of the model and " if reading.knows_model else ""
+            source, whose = f"what {name} sent in the last epoch", "its columns"
+            if reading.of_scores:
+                knows, source, whose = "the whole model and ", "scores and its own columns", f"the columns of {name}"
             found.append(
-                f"From what {name} sent in the last epoch the label party reads {reading.share:.0%} of "
-                f"{of_variance(reading)}its columns, the mean of {len(reading.columns)}{counting(reading)}{beside}, "
-                f"if it knows {knows}the columns of "
+                f"From {source} the label party reads {reading.share:.0%} of {of_variance(reading)}{whose}, the mean "
+                f"of {len(reading.columns)}{counting(reading)}{beside}, if it knows {knows}the columns of "
                 f"{reading.known_share:.0%} of the records: more than half of {told} of them, most of "
                 f"{with_share(most)}, by the {reading.attack} attack.{later(reading)}{too_many(reading)}"
             )
     return found
+
+
+def membership_read(run: RunSummary) -> list[str]:
+    """Return a sentence for every attack that told training from test records, or could not."""
+    return [
+        f"By the {one.attack} attack on the finished model a training record is told from a test record with an AUC of "
+        f"{one.auc:.2f} (95 % interval {one.low:.2f} to {one.high:.2f}): {one.hits:.0%} of {one.members:,} are found "
+        f"at 1 % false alarms ({one.hits_low:.0%} to {one.hits_high:.0%})."
+        for one in run.membership
+    ]
 
 
 def _gives(shown: Sequence[str]) -> str:

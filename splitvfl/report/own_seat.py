@@ -50,11 +50,12 @@ def moment_of(reading: ColumnReading) -> str:
 def most_read(party: PartyResult) -> list[ColumnReading]:
     """Return what is read most by who knows some records, and by who knows the party's model if that is more.
 
-    Empty where nothing was read.
+    Behind them stands what is read most from scores of predictions. Empty where nothing was read.
     """
     best = sorted(party.readings, key=lambda one: -one.share)
-    found = [one for one in best if not one.knows_model][:1]
-    return found + [one for one in best[:1] if one.knows_model]
+    sent = [one for one in best if not one.of_scores]
+    found = [one for one in sent if not one.knows_model][:1] + [one for one in sent[:1] if one.knows_model]
+    return found + [one for one in best if one.of_scores][:1]
 
 
 def _columns_lines(run: RunSummary) -> list[str]:

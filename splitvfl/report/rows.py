@@ -454,19 +454,20 @@ class PartyRow:
 
     @property
     def readings(self) -> list[ColumnReading]:
-        """What attacks in the label party's seat read of its columns during training, in the first run."""
+        """What attacks in the label party's seat read of its columns, in the first run."""
         return self.results[0].readings
 
     @cached_property
     def read_shares(self) -> dict[str, tuple[Estimate | None, ...]]:
-        """What attacks read of its columns in training, averaged over runs, by their names.
+        """What attacks read of its columns in training or from scores, averaged over runs, by their names.
 
-        Share of variance in the last epoch and over the run, what is known without messages, and columns told.
+        Share of variance in the last epoch, or from scores, and over the run, what is known without messages, and
+        columns told.
         """
         found: dict[str, list[ColumnReading]] = {}
         for party in self.results:
             for reading in party.readings:
-                if not reading.standing_still:
+                if reading.of_scores or not reading.standing_still:
                     found.setdefault(reading.attack, []).append(reading)
         return {
             name: (

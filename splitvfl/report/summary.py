@@ -18,6 +18,7 @@ from splitvfl.leakage.column_reading import ColumnReading
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.label_leak import LabelLeak, largest
 from splitvfl.leakage.leak_summary import LeakSummary
+from splitvfl.leakage.membership import MembershipLeak
 from splitvfl.leakage.message_audit import MessageAudit
 from splitvfl.metrics import chance_auc, known
 from splitvfl.privacy import Spent
@@ -161,7 +162,7 @@ class PartyResult:
         beyond_prediction: By both, between records of equal prediction.
         measurements: Means over the run of what the defenses of this party's messages logged.
         features: Feature attacks on its columns.
-        readings: What attacks in the label party's seat read of its columns during training.
+        readings: What attacks in the label party's seat read of its columns, in activations of training or in scores.
         after_training: Attacks with its trained bottom model, by name.
         canaries: What attacks read of the canaries' labels, by name, the auditor's first; empty without canaries.
         worst_canaries: The largest canary AUC of the auditor's attacks, with an interval for all of them at once.
@@ -330,6 +331,7 @@ class RunSummary:
             Empty at the label party, and where one process has all.
         released: What crossed since, and is not covered by what is promised of the training, in sentences; as the
             run's folder says when it is read.
+        membership: How well attacks told training from test records by the finished model.
     """
 
     name: str
@@ -366,6 +368,7 @@ class RunSummary:
     privacy: list[SpentPrivacy] = field(default_factory=list)
     seat: str = ""
     released: list[str] = field(default_factory=list)
+    membership: list[MembershipLeak] = field(default_factory=list)
 
     @property
     def traits(self) -> ExchangeTraits:

@@ -114,6 +114,7 @@ _READING_LEGEND = {
     "without": "what the label party's own columns tell, without any message",
     "columns told": "those of whose variance more than half was recovered; column by column, by who reads most",
     "(end)": "of messages that the finished model makes of the training records again, which are not sent",
+    "(scores)": "from scores of predictions in place of messages, by who knows the whole trained model",
 }
 
 _CATEGORY_LEGEND = {
@@ -302,7 +303,8 @@ def _readings(rows: Sequence[DefenseRow]) -> Iterator[Table]:
     columns.add_column("column", overflow="fold", width=24)
     _numbers(columns, ("variance", 8), ("over the run", 8))
     for row, party in with_parties(rows):
-        for best in most_read(party.results[0])[:1]:
+        best_read = most_read(party.results[0])
+        for best in [*best_read[:1], *(one for one in best_read[1:] if one.of_scores)]:
             for column in best.columns[:_COLUMNS_SHOWN]:
                 shares = (MISSING if share is None else f"{share:.0%}" for share in (column.share, column.accumulated))
                 name = _two_lines(row.label, width=15)
@@ -328,7 +330,8 @@ def _categories(rows: Sequence[DefenseRow]) -> Iterator[Table]:
 
 
 def _by(reading: ColumnReading) -> Text:
-    return Text(_hyphened(reading.attack, 10) + (" (end)" if reading.standing_still else ""))
+    when = " (scores)" if reading.of_scores else " (end)" if reading.standing_still else ""
+    return Text(_hyphened(reading.attack, 10) + when)
 
 
 def _compared_readings(rows: Sequence[DefenseRow]) -> Iterator[Table]:

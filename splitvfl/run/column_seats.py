@@ -52,7 +52,7 @@ class ColumnSeats:
         seed: int,
     ) -> None:
         self._active, self._passives, self._watch = active, passives, watch
-        self._among = _sent(active.data.train, batches)
+        self._among = sent_records(active.data.train, batches)
         self._categories = {name: asked_categories(party.data) for name, party in passives.items() if attacks}
         for name, party in passives.items():
             party.sent_to.clear()  # of an earlier trainer
@@ -152,7 +152,7 @@ def read_own_columns(
         seed: Draws the records whose columns the attacker is assumed to know.
         every_message: Whether sampled attacks are called with every message too.
     """
-    among = _sent(party.data.train, batches)
+    among = sent_records(party.data.train, batches)
     categories = asked_categories(party.data) if attacks else NO_CATEGORIES
     for attack in attacks:
         why = _unavailable(attack, party, exchange, categories)
@@ -216,7 +216,7 @@ def _seat(
     party.sent_to.append(see)
 
 
-def _sent(train: Records, batches: Batches) -> Tensor:
+def sent_records(train: Records, batches: Batches) -> Tensor:
     """Return the places of a party's training records that are in batches, and no dummies."""
     sent = torch.ones(train.count, dtype=torch.bool) if train.real is None else train.real.cpu().clone()
     sent[torch.tensor(list(batches.held_out), dtype=torch.int64)] = False

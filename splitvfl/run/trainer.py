@@ -27,13 +27,14 @@ from splitvfl.exchange.handshake import TaskSpec, agreed_settings, terms_of
 from splitvfl.exchange.prediction import Part, predict, predict_records
 from splitvfl.exchange.scoring import ACTIVE
 from splitvfl.exchange.split import Split
-from splitvfl.hooks import At, Attack, Defense, placed, reads_activations, seat_of
+from splitvfl.hooks import At, Attack, Defense, placed, reads_activations, reads_whole_model, seat_of, target_of
 from splitvfl.leakage.canaries import check_canaries
 from splitvfl.leakage.column_reading import ColumnReading
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.judging import Leak, known_allowed
 from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.leaks import Leaks
+from splitvfl.leakage.membership import MembershipLeak
 from splitvfl.leakage.message_audit import MessageAudit
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.side_knowledge import KNOWN
@@ -50,9 +51,11 @@ from splitvfl.run import checkpoint, written_files
 from splitvfl.run.column_seats import ColumnSeats
 from splitvfl.run.feature_seats import feature_leaks
 from splitvfl.run.half_folder import Origin, new_run_number, save_halves
+from splitvfl.run.membership_seat import MembershipSeat
 from splitvfl.run.party_training import ActiveTraining, PartyTraining, PassiveTraining, Rendezvous
 from splitvfl.run.progress_bar import progress_bar
 from splitvfl.run.results import Results
+from splitvfl.run.score_seats import ScoreSeats
 from splitvfl.run.seats import LabelBook, Seats
 from splitvfl.run.training import Training, TrainingProgress
 
@@ -82,7 +85,8 @@ class Trainer(Training):
         defenses: Attached where each belongs. At several cuts, each cut gets its own copy. One of the activation acts
             in training, evaluations and predictions, unless :class:`~splitvfl.hooks.At` names some of them.
         attacks: Label attacks for every passive party, run at every step or, if that is what they are for, once after
-            training; feature attacks run once, on predictions, at the end.
+            training; feature attacks run at every step or, if that is what they are for, once at the end, on
+            predictions.
         batch_size: Records in a step.
         drop_last: Leave out, in every epoch, the records that do not fill a batch.
         block_rows: Neighbouring records that are shuffled as one, see :class:`splitvfl.data.Batches`; 1 shuffles all.
@@ -228,14 +232,26 @@ class Trainer(Training):
         self.known_positives, self.known_negatives = known_allowed(
             active.training_labels.judged_records, known_positives, known_negatives, classes=active.task.classes
         )
-        on_features = [attack for attack in attacks if seat_of(attack) == "active"]
-        self.feature_attacks = [attack for attack in on_features if not reads_activations(attack)]
+        on_features = [one for one in attacks if seat_of(one) == "active" and target_of(one) == "features"]
+        of_scores = [one for one in on_features if reads_whole_model(one) and not reads_activations(one)]
+        self.feature_attacks = [one for one in on_features if not reads_activations(one) and not reads_whole_model(one)]
         self._column_seats = ColumnSeats(
             active,
             self.passives,
             [attack for attack in on_features if reads_activations(attack)],
             watch=self.watch,
             exchange=own,
+            batches=self.batches,
+            seed=seed,
+        )
+        self._score_seats = ScoreSeats(
+            active, self.passives, of_scores, watch=self.watch, batches=self.batches, seed=seed
+        )
+        self._membership_seat = MembershipSeat(
+            active,
+            self.passives,
+            [one for one in attacks if target_of(one) == "members"],
+            watch=self.watch,
             batches=self.batches,
             seed=seed,
         )
@@ -319,6 +335,8 @@ class Trainer(Training):
         try:
             self._converse()
             self._seats.attack_after_training(self.step, self._monitor)
+            self._score_seats.read(self.step, self._monitor)
+            self._membership_seat.read(self.step, self._monitor)
         finally:
             for side in self._sides.values():
                 side.close()
@@ -420,11 +438,20 @@ class Trainer(Training):
         return self.watch.worst
 
     def column_readings(self, party: str) -> list[ColumnReading]:
-        """Return what attacks in the active party's seat read of a passive party's columns during training.
+        """Return what attacks in the active party's seat read of a passive party's columns.
 
-        See :mod:`splitvfl.leakage.column_reading`. Beside each stands what the active party's own columns tell.
+        In activations, during training (:mod:`splitvfl.leakage.column_reading`), and in scores of predictions, when it
+        has ended (:mod:`splitvfl.run.score_seats`). Beside each stands what the active party's own columns tell.
         """
-        return self._column_seats.readings(party)
+        return [*self._column_seats.readings(party), *self._score_seats.readings(party)]
+
+    @property
+    def membership(self) -> list[MembershipLeak]:
+        """How well attacks told training from test records by the finished model; empty before training has ended.
+
+        See :mod:`splitvfl.run.membership_seat`.
+        """
+        return list(self._membership_seat.found)
 
     def feature_leaks(self) -> dict[str, list[FeatureLeak]]:
         """Run the feature attacks on predictions of training and test records, in the active party's seat.

@@ -113,11 +113,14 @@ def looked(make: Callable[..., Trainer], width: int) -> dict[tuple[str, str, str
         attacks.append(Look(field, always("every step of training", "passive party", "attack on labels")))
         late = always("after training", "passive party", "attack on labels")
         attacks.append(Look(field, late, when="after-training"))
+        seen = row("after training", "label party", "attack on membership")
+        attacks.append(Look(field, seen, target="members", known_share=0.1))
         received = {"received_activation", field}
         attacks.append(Look(field, by_records, target="features", needs=frozenset(received), width=width))
         if field not in ("received_activation", "auxiliary", "earlier_auxiliary"):
             told = always("predictions, once after training", "label party", "attack on columns")
             attacks.append(Look(field, told, target="features", width=width))
+            attacks.append(Look(field, told, target="features", needs=frozenset({"whole_model", field}), width=width))
     defenses: list[Any] = [
         Pass("gradient", row("every step of training", "label party", "defense of the gradient")),
         Pass("labels", row("every step of training", "label party", "defense of labels")),
@@ -170,5 +173,5 @@ def test_the_table_says_what_every_hook_can_read(seen: dict[str, dict[tuple[str,
 def test_attacks_change_nothing_and_a_defense_its_own_message() -> None:
     """The first is held by the contract of every attack; here, that the page says so."""
     for (_, _, kind), (_, changes) in table().items():
-        expected = {"attack on labels": "nothing", "attack on columns": "nothing", "penalty": "its own gradient"}
-        assert changes == expected.get(kind, kind.removeprefix("defense of "))
+        expected = "its own gradient" if kind == "penalty" else kind.removeprefix("defense of ")
+        assert changes == ("nothing" if kind.startswith("attack on ") else expected)
