@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from scripts.reproduce.feature_leak import advice, bounded, defended, directions, published, shapes, trial
+from scripts.reproduce.feature_leak import advice, defended, directions, published, shapes, stronger, trial
 from scripts.reproduce.feature_leak.arrangements import Arrangement
 from scripts.reproduce.feature_leak.runs import describe
 from scripts.reproduce.feature_leak.study import at_hand
@@ -27,7 +27,7 @@ PARTS: Mapping[str, Callable[[Settings], list[Section]]] = {
     "trial": trial.sections,
     "shapes": shapes.sections,
     "defended": defended.sections,
-    "bounded": bounded.sections,
+    "stronger": stronger.sections,
     "directions": directions.sections,
     "advice": advice.sections,
     "published": published.sections,

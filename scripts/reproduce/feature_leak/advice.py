@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from scripts.reproduce.feature_leak import verdicts
-from scripts.reproduce.feature_leak.bounded import Bounded, bounded
 from scripts.reproduce.feature_leak.defended import all_measured
+from scripts.reproduce.feature_leak.stronger import Stronger, stronger
 from scripts.reproduce.feature_leak.study import Measured, Row, less
 from scripts.reproduce.feature_leak.verdicts import CHEAP, best
 from scripts.reproduce.feature_leak.ways import OF_ACTIVATIONS, UNDEFENDED
@@ -24,12 +24,12 @@ _MANY = "0.2"
 def sections(settings: Settings) -> list[Section]:
     """Return the section."""
     found = {one.arrangement.key: one for one in all_measured(settings)}
-    told = [_told(who, bounded(found[key], settings)) for key, who in WHO.items() if key in found]
+    told = [_told(who, stronger(found[key], settings)) for key, who in WHO.items() if key in found]
     body = "\n\n".join(told) or "Neither of the two data sets is at hand."
     return [Section(title="What follows for a bank and for an advertiser", body=body)]
 
 
-def _told(who: str, one: Bounded) -> str:
+def _told(who: str, one: Stronger) -> str:
     """Return what follows for one party, each sentence of a row."""
     found = one.found
     bare, picked = found.rows[UNDEFENDED.label], best(found)
@@ -39,7 +39,7 @@ def _told(who: str, one: Bounded) -> str:
         f"columns alone give {shown(found.about['alone'])}, and tell "
         f"{shown_mean(bare.shares(figure='without_messages'))} of the partner's.",
         _advised(found, picked),
-        _within(one, picked),
+        _by_stronger(one, picked),
         _least(found),
     ]
     return " ".join(line for line in lines if line)
@@ -64,13 +64,13 @@ def _advised(found: Measured, picked: Row | None) -> str:
     )
 
 
-def _within(one: Bounded, picked: Row | None) -> str:
-    """Say what the reader reads that keeps within what it knows."""
+def _by_stronger(one: Stronger, picked: Row | None) -> str:
+    """Say what the stronger reader reads."""
     if picked is None:
         return ""
     apart, ends = one.less_none(picked)
     return (
-        f"A reader that keeps within what it knows reads {shown_mean(one.read[UNDEFENDED.label])} without a defense "
+        f"`inverse-network`, which assumes no more, reads {shown_mean(one.read[UNDEFENDED.label])} without a defense "
         f"and {shown_mean(one.read[picked.way.label])} behind this one ({signed(apart)}; that it is less is "
         f"{'shown' if less(ends) == 'less' else 'not shown'}): count on no smaller figure."
     )

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from scripts.reproduce.defense_table.runs import Sample
 from scripts.reproduce.feature_leak.arrangements import PARTNER
-from scripts.reproduce.feature_leak.bounded_ridge import BoundedRidge
 from scripts.reproduce.shared.jobs import Result
 from scripts.reproduce.shared.settings import data_folder
 from splitvfl.app.experiment import Experiment, Workbench
 from splitvfl.app.records import load_data
+from splitvfl.attacks import InverseNetworkAttack
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data.columns import PartyData, VerticalData
 from splitvfl.leakage.column_reading import ColumnReading
@@ -99,7 +99,7 @@ def measure(
     }
 
 
-def measure_bounded(
+def measure_stronger(
     *,
     arrangement: Mapping[str, Any],
     way: Mapping[str, Any],
@@ -108,7 +108,7 @@ def measure_bounded(
     seed: int,
     known_share: float,
 ) -> Result:
-    """Train one model while columns are read by the reader whose estimates stay within what it knows.
+    """Train one model while columns are read by ``inverse-network``.
 
     Args:
         arrangement: As for :func:`choose`.
@@ -126,7 +126,7 @@ def measure_bounded(
     seats = ColumnSeats(
         trainer.active,
         trainer.passives,
-        [BoundedRidge(known_share=known_share)],
+        [InverseNetworkAttack(known_share=known_share)],
         watch=trainer.watch,
         exchange=trainer.exchange,
         batches=trainer.batches,
