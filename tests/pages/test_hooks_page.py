@@ -113,7 +113,7 @@ def looked(make: Callable[..., Trainer], width: int) -> dict[tuple[str, str, str
         attacks.append(Look(field, always("every step of training", "passive party", "attack on labels")))
         late = always("after training", "passive party", "attack on labels")
         attacks.append(Look(field, late, when="after-training"))
-        seen = row("after training", "label party", "attack on membership")
+        seen = always("after training", "label party", "attack on membership")
         attacks.append(Look(field, seen, target="members", known_share=0.1))
         received = {"received_activation", field}
         attacks.append(Look(field, by_records, target="features", needs=frozenset(received), width=width))
