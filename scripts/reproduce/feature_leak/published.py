@@ -9,7 +9,7 @@ _BODY = """
 None of the figures of the sources is of these data sets and of this question, so that nothing is compared:
 
 - NoPeek (arXiv:2008.09161), distance correlation as a penalty: its experiments are on images.
-- MID (arXiv:2301.01142), mutual information: its penalty, an information bottleneck, is not in this comparison.
+- MID (arXiv:2301.01142), mutual information: label inference, backdoors and feature reconstruction, on other data.
 - Feature reconstruction in vertical federated learning (arXiv:2210.06771): it is about binary columns below one layer,
   found by search. Here columns are numbers, and a few records are known.
 

@@ -230,7 +230,7 @@ def _config(
         "name": arrangement["key"],
         "data": arrangement["data"],
         "parties": {"active": {"role": "active", "columns": arrangement["own"]}, PARTNER: partner},
-        "model": {"name": "mlp", "bottom": way["bottom"], "top_hidden": TOP_HIDDEN},
+        "model": {"name": "mlp", "bottom": way["bottom"], "top_hidden": TOP_HIDDEN, "sampled": way["sampled"]},
         "train": {
             "epochs": epochs,
             "evaluate_every_epochs": every,
@@ -270,7 +270,7 @@ def _data(arrangement: str, *, validating: bool) -> VerticalData:
 @cache
 def _whole(arrangement: str) -> VerticalData:
     chosen = json.loads(arrangement)
-    plain = {"bottom": [1], "defenses": [], "penalties": []}
+    plain = {"bottom": [1], "defenses": [], "penalties": [], "sampled": False}
     data = load_data(_config(chosen, plain, rate=1.0, epochs=1, every=1, seed=0, watched=False))
     return _at_least(data, chosen["from_digit"]) if chosen["from_digit"] else data
 

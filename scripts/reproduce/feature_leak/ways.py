@@ -23,6 +23,7 @@ class Way:
         bottom: Widths of the partner's layers; the last one is that of the cut.
         defenses: Hooks of the experiment.
         penalties: Those of the partner.
+        sampled: Whether the partner sends draws from what its layers put out.
     """
 
     label: str
@@ -30,6 +31,7 @@ class Way:
     bottom: tuple[int, ...] = (HIDDEN, WIDE)
     defenses: Sequence[Mapping[str, Any]] = ()
     penalties: Sequence[Mapping[str, Any]] = ()
+    sampled: bool = False
 
     @property
     def key(self) -> str:
@@ -44,6 +46,7 @@ class Way:
             "bottom": list(self.bottom),
             "defenses": [dict(hook) for hook in self.defenses],
             "penalties": [dict(hook) for hook in self.penalties],
+            "sampled": self.sampled,
         }
 
 
@@ -72,9 +75,9 @@ def _noise(sigma: float) -> Way:
     return Way(label=f"gaussian-ir, sigma {sigma:g}", family="gaussian-ir", defenses=(hook,))
 
 
-def _penalty(name: str, weight: float, **settings: Any) -> Way:
-    hook = {"name": name, "weight": weight, **settings}
-    return Way(label=f"{name}, weight {weight:g}", family=name, penalties=(hook,))
+def _penalty(name: str, weight: float, *, sampled: bool = False) -> Way:
+    hook = {"name": name, "weight": weight}
+    return Way(label=f"{name}, weight {weight:g}", family=name, penalties=(hook,), sampled=sampled)
 
 
 OF_ACTIVATIONS = (
@@ -83,6 +86,7 @@ OF_ACTIVATIONS = (
     *map(_noise, (0.25, 1.0, 4.0)),
     *(_penalty("distance-correlation", weight) for weight in (0.1, 0.3, 1.0)),
     *(_penalty("adversarial-reconstruction", weight) for weight in (0.1, 1.0, 10.0)),
+    *(_penalty("mutual-information-bottleneck", weight, sampled=True) for weight in (0.003, 0.01, 0.03)),
 )
 """What protects columns: of each family three strengths, from weak to strong."""
 
