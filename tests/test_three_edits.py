@@ -222,8 +222,8 @@ def tree(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     (tree / "attacks" / "entry.py").write_text(ATTACK, encoding="utf-8")
     exports = tree / "attacks" / "__init__.py"
-    insert(exports, "from splitvfl.attacks.gradient_classifier", "from splitvfl.attacks.entry import EntryAttack\n")
-    insert(exports, '    "GradientClassifierAttack",\n', '    "EntryAttack",\n')
+    insert(exports, "from splitvfl.attacks.generative_regression", "from splitvfl.attacks.entry import EntryAttack\n")
+    insert(exports, '    "GenerativeRegressionAttack",\n', '    "EntryAttack",\n')
 
     (tree / "defenses" / "halve.py").write_text(DEFENSE, encoding="utf-8")
     exports = tree / "defenses" / "__init__.py"
