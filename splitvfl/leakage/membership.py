@@ -56,6 +56,7 @@ class MembershipLeak:
     def of(cls, attack: str, scores: Tensor, member: Tensor, *, known: int = 0, note: str = "") -> MembershipLeak:
         """Return the figures of scores ``(n,)`` of records of which some, ``(n,)`` bool, are members.
 
+        >>> import torch
         >>> found = MembershipLeak.of("any", torch.arange(4.0), torch.tensor([False, False, True, True]))
         >>> found.auc, found.hits
         (1.0, 1.0)
@@ -80,6 +81,7 @@ def hits_at(scores: Tensor, member: Tensor, false_alarms: float) -> tuple[int, i
         member: ``(n,)``, bool; of each kind there is one at least.
         false_alarms: In [0, 1).
 
+    >>> import torch
     >>> hits_at(torch.tensor([0.0, 1.0, 2.0, 1.5, 3.0]), torch.tensor([False, False, False, True, True]), 0.34)
     (2, 2)
     """

@@ -32,7 +32,7 @@ def test_the_page_shows_what_is_printed(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = (checkout / "docs/what-scores-tell.md").read_text(encoding="utf-8")
-    (experiment,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    experiment, *_ = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     before, after, measured, handed_over = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
