@@ -27,6 +27,7 @@ _WORDS: Mapping[str, str] = {
     "auxiliary": "the partner's columns of a few records of each message",
     "earlier_auxiliary": "the partner's columns of a few records of earlier messages",
     "partner_bottom": "the partner's half of the model",
+    "partner_architecture": "the architecture of the partner's half of the model",
     "known_rows": "the partner's columns of a few records",
 }
 

@@ -14,6 +14,7 @@ from splitvfl.data.columns import Records
 from splitvfl.exchange.base import Exchange
 from splitvfl.hooks import Attack, hook_name, needs_of
 from splitvfl.leakage.after_training import own_copy
+from splitvfl.leakage.architecture import architecture_of
 from splitvfl.leakage.column_reading import ColumnReader, ColumnReading
 from splitvfl.leakage.ridge import fit_ridge
 from splitvfl.leakage.view_fields import in_words
@@ -22,7 +23,8 @@ from splitvfl.learning.batches import Batches
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.party.party import ActiveParty, PassiveParty
 
-_SHOWN = frozenset({"received_activation", "auxiliary", "earlier_auxiliary", "partner_bottom"})
+_MODELS = frozenset({"partner_bottom", "partner_architecture"})
+_SHOWN = frozenset({"received_activation", "auxiliary", "earlier_auxiliary"}) | _MODELS
 
 
 class ColumnSeats:
@@ -154,6 +156,7 @@ def _seat(
 ) -> None:
     """Let a copy of an attack see every activation that a party sends."""
     name = unused(hook_name(attack), watch.readers[party.name])
+    fresh = derive_seed(seed, "architecture", party.name)
     reader = ColumnReader(
         copy.deepcopy(attack),
         name=name,
@@ -163,7 +166,10 @@ def _seat(
         epoch_steps=epoch_steps,
         seed=derive_seed(seed, "known columns", party.name),
         refused=partial(watch.unavailable[party.name].__setitem__, name),
-        bottom=lambda: own_copy(party.bottom),
+        models={
+            "partner_bottom": lambda: own_copy(party.bottom),
+            "partner_architecture": lambda: architecture_of(party.bottom, fresh),
+        },
         spared=spared,
     )
     watch.readers[party.name][name] = reader
@@ -189,7 +195,7 @@ def _unavailable(attack: Attack, party: PassiveParty, exchange: Exchange) -> str
         return "not where a party transforms its columns: which of them are meant, those before or behind it?"
     if not party.data.width:
         return f"{party.name} has no columns of numbers, and of categories there is no variance to recover"
-    if "partner_bottom" in needs_of(attack):
+    if needs_of(attack) & _MODELS:
         if party.data.train.columns.categorical.shape[1]:
             return f"{party.name} has categories, and a bottom model that looks them up has no gradient to go back by"
         if party.divided or party.is_to_be_divided:
