@@ -12,7 +12,14 @@ import torch
 from torch import nn
 
 from splitvfl import Trainer
-from splitvfl.attacks import InverseNetworkAttack, RidgeAttack, StackedRidgeAttack, WhiteBoxInversionAttack
+from splitvfl.attacks import (
+    InverseNetworkAttack,
+    PseudoClientAttack,
+    RidgeAttack,
+    StackedRidgeAttack,
+    UnSplitAttack,
+    WhiteBoxInversionAttack,
+)
 from splitvfl.cli import main
 from splitvfl.data.columns import Columns, Records
 from splitvfl.defenses import GaussianIR
@@ -97,6 +104,9 @@ def test_what_other_readers_remember_goes_on_in_a_resumed_run(tmp_path: Path) ->
         InverseNetworkAttack(known_share=0.3),
         StackedRidgeAttack(known_share=0.3),
         WhiteBoxInversionAttack(known_share=0.3, records=3, steps=3),
+        PseudoClientAttack(known_share=0.3, steps=2),
+        PseudoClientAttack(known_share=0.3, steps=2, loss="adversary"),
+        UnSplitAttack(records=3, rounds=2, steps=2),
     ]
     straight = trainer(3, attacks=attacks, log_dir=tmp_path / "straight")
     straight.fit(3)
@@ -106,7 +116,7 @@ def test_what_other_readers_remember_goes_on_in_a_resumed_run(tmp_path: Path) ->
     second.resume()
     second.fit(3)
     assert second.column_readings("telecom") == straight.column_readings("telecom")
-    assert len(straight.column_readings("telecom")) == 3
+    assert len(straight.column_readings("telecom")) == 6
 
 
 def test_reasons_stand_in_the_place_of_figures() -> None:
@@ -158,13 +168,11 @@ def test_of_categories_no_bottom_is_turned_round() -> None:
     )
     mixed = replace(data, field_sizes=(2,), field_names=("region",), train=train, test=test)
     active = ActiveParty(party_data("bank", width=2, task="binary"), top_model())
-    attacks = [RIDGE, WhiteBoxInversionAttack()]
+    attacks = [RIDGE, WhiteBoxInversionAttack(), UnSplitAttack()]
     parties = {"telecom": PassiveParty(mixed, Embedded())}
     made = Trainer(active, parties, batch_size=16, attacks=attacks, audit=False)
-    assert made.unavailable["telecom"] == {
-        "white-box-inversion": "telecom has categories, and a bottom model that looks them up has no gradient to go "
-        "back by"
-    }
+    why = "telecom has categories, and a bottom model that looks them up has no gradient to go back by"
+    assert made.unavailable["telecom"] == {"white-box-inversion": why, "unsplit": why}
 
 
 def test_a_bottom_without_a_gradient_is_named_as_the_reason() -> None:
@@ -212,6 +220,32 @@ def test_who_knows_the_bottom_gets_a_copy_of_it_as_it_was_at_the_step() -> None:
         kept[-1][0].weight.zero_()
     assert bool(bottom.weight.any())
     assert not torch.equal(kept[0][0].weight, kept[1][0].weight), "it is trained"
+
+
+class Cloning(Copying):
+    """Keeps the architecture that it is shown."""
+
+    needs = frozenset({"received_activation", "auxiliary", "partner_architecture"})
+
+    def __deepcopy__(self, memo: Any) -> Cloning:
+        return Cloning(self.kept)
+
+    def __call__(self, view: Any, /) -> Any:
+        self.kept.append(view.partner_architecture)
+        return torch.zeros(len(view.ids), 5)
+
+
+def test_who_knows_the_architecture_gets_the_same_weights_at_every_step_and_none_of_the_partners() -> None:
+    kept: list[Any] = []
+    made = trainer(attacks=[Cloning(kept)])
+    own = made.passives["telecom"].bottom
+    first = own.weight.detach().clone()
+    made.fit(2)
+    assert len(kept) == 16
+    assert all(torch.equal(one.weight, kept[0].weight) for one in kept)
+    for weight in (first, own.weight):
+        assert not bool(torch.isin(kept[0].weight, weight).any())
+    assert not made.column_readings("telecom")[0].knows_model
 
 
 def test_who_knows_the_bottom_reads_more_and_changes_nothing() -> None:
