@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -32,7 +32,7 @@ _FREQUENCIES: Final = 16
 # Numbers beyond so many standard deviations count as that many.
 _FARTHEST: Final = 10.0
 # Of what clients were off by at one message, at the next.
-_KEPT: Final = 0.9
+_KEPT: Final = 0.7
 
 
 class PseudoClientAttack:
@@ -56,7 +56,7 @@ class PseudoClientAttack:
     In a file: ``attacks: [{name: pseudo-client, known_share: 0.05}]``
 
     Source: the pseudo-client and its adversary, Zhu et al., *Passive Inference Attacks on Split Learning via
-    Adversarial Regularization*, NDSS 2025 (arXiv:2310.10483), without the top model and labels that it uses as well;
+    Adversarial Regularization*, NDSS 2025 (arXiv:2310.10483), which uses labels by the top model always;
     MMD in place of the adversary, Xu et al., *A Stealthy Wrecking Ball*, CVPR 2024. Several clients, the choice among
     them and the regression in place of a decoder network are ours here.
 
@@ -67,6 +67,9 @@ class PseudoClientAttack:
             nothing negative was received.
         memory: How many public rows, and how many rows that were received, it remembers at most, at least 2.
         steps: Steps of gradient descent at each message, at least 1.
+        top_weight: What the label party's loss counts beside that, when its own top model is given what clients make of
+            the message's public rows, of which it has columns and labels of its own; 0: it is not asked. Where there
+            are several partners, and at a passive party of a networked run, nobody can show an attack that loss.
         seed: Of the clients' first weights, and of what is drawn.
 
     Raises:
@@ -76,7 +79,7 @@ class PseudoClientAttack:
     name: ClassVar[str] = "pseudo-client"
     seat: ClassVar[Seat] = "active"
     target: ClassVar[Target] = "features"
-    needs: ClassVar[frozenset[str]] = frozenset({"received_activation", "auxiliary"})
+    needs: frozenset[str] = frozenset({"received_activation", "auxiliary"})
 
     def __init__(
         self,
@@ -86,6 +89,7 @@ class PseudoClientAttack:
         hidden: Annotated[int, Field(ge=0, le=1_024)] = 0,
         memory: Annotated[int, Field(ge=2, le=_MOST_REMEMBERED)] = 512,
         steps: Annotated[int, Field(ge=1, le=1_000)] = 10,
+        top_weight: Annotated[float, Field(ge=0.0, le=1_000.0)] = 0.0,
         seed: int = 0,
     ) -> None:
         if not 0.0 < known_share < 1.0:
@@ -98,8 +102,13 @@ class PseudoClientAttack:
             raise ArgumentError(f"memory must be 2 to {_MOST_REMEMBERED:,} rows, got {memory}")
         if not 1 <= steps <= 1_000:
             raise ArgumentError(f"steps must be 1 to 1,000, got {steps}")
+        if not 0.0 <= top_weight <= 1_000.0:
+            raise ArgumentError(f"top_weight must be 0 to 1,000, got {top_weight}")
+        if top_weight:
+            self.needs = frozenset({"received_activation", "auxiliary", "top"})
         self.known_share = known_share
         self._loss, self._hidden, self._memory, self._steps, self._seed = loss, hidden, memory, steps, seed
+        self._top_weight = top_weight
         self._public: Tensor | None = None
         self._ids: Tensor | None = None
         self._received: Tensor | None = None
@@ -111,7 +120,7 @@ class PseudoClientAttack:
         """Return the estimate.
 
         Args:
-            view: Its ``received_activation`` is read, and of ``auxiliary`` columns and ids.
+            view: Its ``received_activation`` is read, of ``auxiliary`` columns and ids, and ``top`` where that counts.
 
         Returns:
             ``(n, d)``, float64, in the columns' own units.
@@ -126,9 +135,10 @@ class PseudoClientAttack:
         unit = _not_zero(received.var(dim=0, correction=0).sum().sqrt())
         sent = (received / unit).float()
         game = self._made(public.shape[1], sent.shape[1], sent.device)
+        task = self._task(view, unit) if self._top_weight else None
         with torch.enable_grad():
             for _ in range(self._steps):
-                game.step(public, sent, self._random)
+                game.step(public, sent, self._random, task)
         client = self._best(game, public, sent)
         read = fit_ridge(client, public).estimate(view.received_activation.double() / unit)
         return middle + spread * read.clamp(-_FARTHEST, _FARTHEST)
@@ -146,6 +156,16 @@ class PseudoClientAttack:
         if len(self._public) < 2:
             raise ArgumentError(f"expected at least 2 public rows, got {len(self._public)}")
         return self._public, self._received
+
+    def _task(self, view: View, unit: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return what says which loss the top model has of each client, by what they make of all public rows."""
+        top, told = view.top, len(view.auxiliary.ids)
+
+        def losses(made: Tensor) -> Tensor:
+            # Those of this message come first.
+            return self._top_weight * torch.stack([top(client[:told] * unit.to(client)) for client in made])
+
+        return losses
 
     def _made(self, columns: int, width: int, device: torch.device) -> _Game:
         if self._game is None:
@@ -241,14 +261,17 @@ class _Game(nn.Module):
         sent = _run(self.clients, public) / math.sqrt(self._width)
         return functional.relu(sent) if bool((given >= 0).all()) else sent
 
-    def step(self, public: Tensor, given: Tensor, random: torch.Generator) -> None:
-        """Bring what clients send nearer to what was received, by one step."""
+    def step(
+        self, public: Tensor, given: Tensor, random: torch.Generator, task: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
+        """Bring what clients send nearer to what was received, by one step, and nearer to labels where a task is."""
+        tasked = 0.0 if task is None else task(self.send(public, given))
         if self.critics is None:
-            _go_down(self._optimizers[0], moments_apart(self.send(public, given), given, random))
+            _go_down(self._optimizers[0], moments_apart(self.send(public, given), given, random) + tasked)
             return
         public, some = _some(public, random), _some(given, random)
         sent = self.send(public, given)
-        _go_down(self._optimizers[0], functional.softplus(-self._judge(sent)).mean(dim=1))
+        _go_down(self._optimizers[0], functional.softplus(-self._judge(sent)).mean(dim=1) + tasked)
         taken_in = functional.softplus(self._judge(sent.detach())).mean(dim=1)
         _go_down(self._optimizers[1], taken_in + functional.softplus(-self._judge(some)).mean(dim=1))
 

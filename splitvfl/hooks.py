@@ -291,8 +291,8 @@ class View:
     nothing that is done to it, through numpy or ``.data`` either, reaches what is sent, what is trained or what another
     attack sees. Fields that are not read cost nothing. Tensors are detached; what crossed in half precision is shown as
     float32. ``bottom`` is no copy of the view's but the one that was made for it: the attack's own, to train and to
-    change as it likes; so are ``partner_bottom`` and ``partner_architecture``. Labels are never here, but those of a
-    few records that an attacker is assumed to know.
+    change as it likes; so are ``partner_bottom``, ``partner_architecture`` and ``top``. Labels are never
+    here, but those of a few records that an attacker is assumed to know.
 
     Args:
         party: Name of the party that looks.
@@ -341,6 +341,10 @@ class View:
     )
     partner_architecture = ViewField[nn.Module](
         "The same model with weights drawn anew, if its architecture alone is assumed known; the attack may change it."
+    )
+    top = ViewField[nn.Module](
+        "A copy of the label party's own top model at this step, of the auxiliary records: takes activations of them, "
+        "``(m, width)``, and returns their mean loss, ``()``, with the label party's columns and labels that they have."
     )
     known_rows = ViewField[KnownRows]("Records whose columns the attacker is assumed to know; none of them is judged.")
 

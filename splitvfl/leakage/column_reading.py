@@ -112,7 +112,8 @@ class ColumnReader:
         seed: Draws the records whose columns the attacker knows, and those that are followed over the run.
         epoch_steps: Steps of an epoch; ``None``: the attack is called with every message, sampled or not.
         refused: Told why, where the attack cannot work; it is not called again.
-        models: By view field, what makes a copy of a model as it is, for an attack that reads it.
+        models: By view field, what makes a copy of a model as it is, for an attack that reads it; told the ids of the
+            message's known records.
         spared: Whether an attack that fails is left out, and why is said, in place of ending the run.
 
     Attributes:
@@ -133,7 +134,7 @@ class ColumnReader:
         seed: int,
         epoch_steps: int | None = None,
         refused: Callable[[str], None] = lambda why: None,
-        models: Mapping[str, Callable[[], nn.Module]] | None = None,
+        models: Mapping[str, Callable[[Tensor], nn.Module]] | None = None,
         spared: bool = False,
     ) -> None:
         self.name, self.seconds = name or hook_name(attack), 0.0
@@ -223,7 +224,7 @@ class ColumnReader:
             auxiliary=auxiliary,
             earlier_auxiliary=none if self._held is None else self._held,
             # A copy costs as much as the model is large.
-            **{name: made() for name, made in self._models.items()},
+            **{name: made(auxiliary.ids) for name, made in self._models.items()},
         )
         self._held = None
         if ids.device.type == "cuda":

@@ -28,6 +28,7 @@ _WORDS: Mapping[str, str] = {
     "earlier_auxiliary": "the partner's columns of a few records of earlier messages",
     "partner_bottom": "the partner's half of the model",
     "partner_architecture": "the architecture of the partner's half of the model",
+    "top": "the label party's own half of the model, with the labels of a few records",
     "known_rows": "the partner's columns of a few records",
 }
 

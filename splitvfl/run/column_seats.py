@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from splitvfl.data.columns import Records
 from splitvfl.exchange.base import Exchange
@@ -22,9 +22,10 @@ from splitvfl.leakage.watching import Watch, unused
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.run.own_top import OwnTop
 
 _MODELS = frozenset({"partner_bottom", "partner_architecture"})
-_SHOWN = frozenset({"received_activation", "auxiliary", "earlier_auxiliary"}) | _MODELS
+_SHOWN = frozenset({"received_activation", "auxiliary", "earlier_auxiliary", "top"}) | _MODELS
 
 
 class ColumnSeats:
@@ -53,15 +54,24 @@ class ColumnSeats:
     ) -> None:
         self._active, self._passives, self._watch = active, passives, watch
         self._among = _sent(active.data.train, batches)
+        others = "the top model takes what other parties send too, and that is not there yet"
+        self._no_top = others if len(passives) > 1 else ""
         for name, party in passives.items():
             party.sent_to.clear()  # of an earlier trainer
             for attack in attacks:
-                why = _unavailable(attack, party, exchange)
+                why = _unavailable(attack, party, exchange, no_top=self._no_top)
                 if why:
                     watch.unavailable[name][hook_name(attack)] = why
                 else:
                     _seat(
-                        party, attack, watch, active=active.name, among=self._among, epoch_steps=len(batches), seed=seed
+                        party,
+                        attack,
+                        watch,
+                        active=active.name,
+                        among=self._among,
+                        epoch_steps=len(batches),
+                        seed=seed,
+                        top=OwnTop(active),
                     )
 
     def readings(self, party: str) -> list[ColumnReading]:
@@ -132,8 +142,9 @@ def read_own_columns(
         every_message: Whether sampled attacks are called with every message too.
     """
     among = _sent(party.data.train, batches)
+    no_top = f"{party.name} holds neither the label party's half of the model nor labels"
     for attack in attacks:
-        why = _unavailable(attack, party, exchange)
+        why = _unavailable(attack, party, exchange, no_top=no_top)
         if not why and party.team.size > 1:
             why = "where a party is several workers each sends its own part, and nobody here sees all of a message"
         if why:
@@ -152,6 +163,7 @@ def _seat(
     among: Tensor,
     epoch_steps: int | None,
     seed: int,
+    top: Callable[[Tensor], nn.Module] | None = None,
     spared: bool = False,
 ) -> None:
     """Let a copy of an attack see every activation that a party sends."""
@@ -167,8 +179,9 @@ def _seat(
         seed=derive_seed(seed, "known columns", party.name),
         refused=partial(watch.unavailable[party.name].__setitem__, name),
         models={
-            "partner_bottom": lambda: own_copy(party.bottom),
-            "partner_architecture": lambda: architecture_of(party.bottom, fresh),
+            "partner_bottom": lambda known: own_copy(party.bottom),
+            "partner_architecture": lambda known: architecture_of(party.bottom, fresh),
+            **({} if top is None else {"top": top}),
         },
         spared=spared,
     )
@@ -187,8 +200,15 @@ def _sent(train: Records, batches: Batches) -> Tensor:
     return sent.nonzero().squeeze(1)
 
 
-def _unavailable(attack: Attack, party: PassiveParty, exchange: Exchange) -> str:
-    """Return why an attack cannot look at a party's activations, or nothing."""
+def _unavailable(attack: Attack, party: PassiveParty, exchange: Exchange, *, no_top: str) -> str:
+    """Return why an attack cannot look at a party's activations, or nothing.
+
+    Args:
+        attack: The attack.
+        party: Whose activations.
+        exchange: How a step is talked through.
+        no_top: Why nobody can show it the label party's top model, or nothing.
+    """
     if not exchange.shows_activations:
         return f"in exchange {exchange.name} the label party does not receive each record's activation in every step"
     if party.data.transform is not None:
@@ -200,5 +220,7 @@ def _unavailable(attack: Attack, party: PassiveParty, exchange: Exchange) -> str
             return f"{party.name} has categories, and a bottom model that looks them up has no gradient to go back by"
         if party.divided or party.is_to_be_divided:
             return f"the workers of {party.name} hold parts of its bottom model, and none has a copy of it"
+    if "top" in needs_of(attack) and no_top:
+        return no_top
     missing = sorted(needs_of(attack) - _SHOWN)
     return f"needs {', '.join(in_words(missing))}" if missing else ""
