@@ -42,6 +42,7 @@ from splitvfl.attacks.packed_equations import (
     unpack_equations,
 )
 from splitvfl.attacks.procrustes import ProcrustesAttack, recover_transform, undo_transform
+from splitvfl.attacks.pseudo_client import PseudoClientAttack
 from splitvfl.attacks.rcc1 import RCC1Attack, rcc1, rcc1_with_value, rcc1_within
 from splitvfl.attacks.rcc2 import RCC2Attack, rcc2, rcc2_within
 from splitvfl.attacks.readout import ReadoutAttack
@@ -59,6 +60,7 @@ from splitvfl.attacks.stacked_epochs import StackedEpochsAttack, stack_epochs, t
 from splitvfl.attacks.stacked_models import StackedModels, stack_models
 from splitvfl.attacks.stacked_ridge import StackedRidgeAttack
 from splitvfl.attacks.suspected_flip import SuspectedFlipAttack, suspect_flip
+from splitvfl.attacks.unsplit import UnSplitAttack
 from splitvfl.attacks.weight_estimation import WeightEstimate, WeightEstimationAttack, estimate_weights
 from splitvfl.attacks.white_box_inversion import WhiteBoxInversionAttack
 from splitvfl.leakage.ridge import Ridge, fit_ridge
@@ -96,6 +98,7 @@ __all__ = [
     "OwnPredictionAttack",
     "PackingEngine",
     "ProcrustesAttack",
+    "PseudoClientAttack",
     "RCC1Attack",
     "RCC2Attack",
     "RandomGuessAttack",
@@ -112,6 +115,7 @@ __all__ = [
     "StackedModels",
     "StackedRidgeAttack",
     "SuspectedFlipAttack",
+    "UnSplitAttack",
     "WeightEstimate",
     "WeightEstimationAttack",
     "WhiteBoxInversionAttack",

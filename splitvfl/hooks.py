@@ -317,8 +317,8 @@ class View:
     nothing that is done to it, through numpy or ``.data`` either, reaches what is sent, what is trained or what another
     attack sees. Fields that are not read cost nothing. Tensors are detached; what crossed in half precision is shown as
     float32. ``bottom`` is no copy of the view's but the one that was made for it: the attack's own, to train and to
-    change as it likes; so are ``partner_bottom`` and ``whole_model``. Labels are never here, but those of a few records
-    that an attacker is assumed to know.
+    change as it likes; so are ``partner_bottom``, ``partner_architecture``, ``top`` and ``whole_model``. Labels are
+    never here, but those of a few records that an attacker is assumed to know.
 
     Args:
         party: Name of the party that looks.
@@ -377,6 +377,13 @@ class View:
     losses = ViewField[Tensor]("The finished model's loss of each record with its label, ``(n,)``, float64.")
     known_members = ViewField[Tensor]("Ids of records that the attacker is assumed to know were trained on, ``(k,)``.")
     known_others = ViewField[Tensor]("Ids of records that it is assumed to know were not trained on, ``(k,)``.")
+    partner_architecture = ViewField[nn.Module](
+        "The same model with weights drawn anew, if its architecture alone is assumed known; the attack may change it."
+    )
+    top = ViewField[nn.Module](
+        "A copy of the label party's own top model at this step, of the auxiliary records: takes activations of them, "
+        "``(m, width)``, and returns their mean loss, ``()``, with the label party's columns and labels that they have."
+    )
     known_rows = ViewField[KnownRows]("Records whose columns the attacker is assumed to know; none of them is judged.")
 
     __slots__ = ("_copies", "_ids", "_seen", "_versions", "party", "step")

@@ -101,6 +101,8 @@ ATTACKS = {
     "ridge": AttackRow(attacks.RidgeAttack),
     "inverse-network": AttackRow(attacks.InverseNetworkAttack),
     "stacked-ridge": AttackRow(attacks.StackedRidgeAttack),
+    "pseudo-client": AttackRow(attacks.PseudoClientAttack),
+    "unsplit": AttackRow(attacks.UnSplitAttack),
     "white-box-inversion": AttackRow(attacks.WhiteBoxInversionAttack),
     "loss-threshold": AttackRow(attacks.LossThresholdAttack),
     "calibrated-loss": AttackRow(attacks.CalibratedLossAttack),
@@ -273,6 +275,7 @@ def prediction_view(width: int, dtype: torch.dtype = torch.float64) -> View:
         known_columns=KnownColumns(ids_of()[:9], features[:9].to(dtype)),
         received_activation=(features @ weight.T).to(dtype),
         partner_bottom=linear_bottom(weight),
+        partner_architecture=linear_bottom(weight),
         auxiliary=Auxiliary((features[:9] @ weight.T).to(dtype), features[:9].to(dtype), torch.arange(9)),
         earlier_auxiliary=Auxiliary(
             (features[9:12] @ weight.T).to(dtype), features[9:12].to(dtype), torch.arange(9, 12)

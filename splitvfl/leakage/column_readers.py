@@ -9,6 +9,9 @@ from splitvfl.data.columns import PartyData
 BY_KNOWN_RECORDS: Final = ("inverse-network", "ridge", "stacked-ridge")
 """Attacks that assume the columns of a few records, that which mostly finds most first."""
 
+BY_LESS: Final = ("pseudo-client", "unsplit")
+"""Attacks that assume less than any of these, and have found less wherever they were measured."""
+
 BY_KNOWN_MODEL: Final = ("white-box-inversion",)
 """Attacks that assume the party's bottom model besides."""
 
@@ -20,6 +23,7 @@ def readers_to_run(data: PartyData) -> tuple[str, ...]:
     models that bend, of columns that are not far from normal; ``inverse-network`` does of columns with long tails;
     ``ridge`` may, by a little, where very few records are known, and ``stacked-ridge`` where the cut is narrow, the
     model moves much and many are known. Nor is the largest figure an upper bound.
+    ``pseudo-client`` and ``unsplit`` are none of them: who may know records need not guess which row was sent as what.
 
     Args:
         data: The party's. Of categories no bottom model is turned round.

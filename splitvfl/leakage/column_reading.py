@@ -165,7 +165,8 @@ class ColumnReader:
         seed: Draws the records whose columns the attacker knows, and those that are followed over the run.
         epoch_steps: Steps of an epoch; ``None``: the attack is called with every message, sampled or not.
         refused: Told why, where the attack cannot work; it is not called again.
-        bottom: Makes a copy of the partner's bottom model as it is, for an attack that reads it.
+        models: By view field, what makes a copy of a model as it is, for an attack that reads it; told the ids of the
+            message's known records.
         spared: Whether an attack that fails is left out, and why is said, in place of ending the run.
 
     Attributes:
@@ -188,14 +189,14 @@ class ColumnReader:
         seed: int,
         epoch_steps: int | None = None,
         refused: Callable[[str], None] = lambda why: None,
-        bottom: Callable[[], nn.Module] | None = None,
+        models: Mapping[str, Callable[[Tensor], nn.Module]] | None = None,
         spared: bool = False,
     ) -> None:
         self.name, self.seconds = name or hook_name(attack), 0.0
         self._attack, self._refused, self._asked, self._spared = attack, refused, True, spared
         self._why, self._random = "", PartyRandom(seed)
         self._seed, self._most = seed, most_records_of(attack)
-        self._bottom = bottom if "partner_bottom" in needs_of(attack) else None
+        self._models = {name: made for name, made in (models or {}).items() if name in needs_of(attack)}
         self._share = known_share_of(attack) if "auxiliary" in needs_of(attack) else 0.0
         self._categories, self._numbers = categories, len(names)
         middle, variance = _moments(train, len(names))
@@ -356,7 +357,7 @@ class ColumnReader:
             auxiliary=known,
             earlier_auxiliary=none if earlier is None else earlier,
             # A copy costs as much as the model is large.
-            **({} if self._bottom is None else {"partner_bottom": self._bottom()}),
+            **{name: made(known.ids) for name, made in self._models.items()},
         )
 
     def _estimate(self, attack: Attack, view: View, random: PartyRandom) -> tuple[Tensor, str]:

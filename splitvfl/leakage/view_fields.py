@@ -32,6 +32,8 @@ _WORDS: Mapping[str, str] = {
     "losses": "the finished model's loss of each record",
     "known_members": "of a few records that they were trained on",
     "known_others": "of a few records that they were not trained on",
+    "partner_architecture": "the architecture of the partner's half of the model",
+    "top": "the label party's own half of the model, with the labels of a few records",
     "known_rows": "the partner's columns of a few records",
 }
 

@@ -8,12 +8,13 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from splitvfl.data.columns import Records
 from splitvfl.exchange.base import Exchange
 from splitvfl.hooks import Attack, hook_name, needs_of
 from splitvfl.leakage.after_training import own_copy
+from splitvfl.leakage.architecture import architecture_of
 from splitvfl.leakage.asked_categories import MOST_CATEGORIES, NO_CATEGORIES, AskedCategories, asked_categories
 from splitvfl.leakage.column_reading import ColumnReader, ColumnReading
 from splitvfl.leakage.ridge import fit_ridge
@@ -23,8 +24,10 @@ from splitvfl.leakage.watching import Watch, unused
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.party.party import ActiveParty, PassiveParty, SentActivation
+from splitvfl.run.own_top import OwnTop
 
-_SHOWN = frozenset({"received_activation", "auxiliary", "earlier_auxiliary", "partner_bottom"})
+_MODELS = frozenset({"partner_bottom", "partner_architecture"})
+_SHOWN = frozenset({"received_activation", "auxiliary", "earlier_auxiliary", "top"}) | _MODELS
 
 
 class ColumnSeats:
@@ -54,10 +57,12 @@ class ColumnSeats:
         self._active, self._passives, self._watch = active, passives, watch
         self._among = sent_records(active.data.train, batches)
         self._categories = {name: asked_categories(party.data) for name, party in passives.items() if attacks}
+        others = "the top model takes what other parties send too, and that is not there yet"
+        self._no_top = others if len(passives) > 1 else ""
         for name, party in passives.items():
             party.sent_to.clear()  # of an earlier trainer
             for attack in attacks:
-                why = _unavailable(attack, party, exchange, self._categories[name])
+                why = _unavailable(attack, party, exchange, self._categories[name], no_top=self._no_top)
                 if why:
                     watch.unavailable[name][hook_name(attack)] = why
                 else:
@@ -71,6 +76,7 @@ class ColumnSeats:
                         nobodys=_nobodys(active),
                         epoch_steps=len(batches),
                         seed=seed,
+                        top=OwnTop(active),
                     )
 
     def readings(self, party: str) -> list[ColumnReading]:
@@ -154,8 +160,9 @@ def read_own_columns(
     """
     among = sent_records(party.data.train, batches)
     categories = asked_categories(party.data) if attacks else NO_CATEGORIES
+    no_top = f"{party.name} holds neither the label party's half of the model nor labels"
     for attack in attacks:
-        why = _unavailable(attack, party, exchange, categories)
+        why = _unavailable(attack, party, exchange, categories, no_top=no_top)
         if not why and party.team.size > 1:
             why = "where a party is several workers each sends its own part, and nobody here sees all of a message"
         if why:
@@ -186,10 +193,12 @@ def _seat(
     nobodys: Tensor | None = None,
     epoch_steps: int | None,
     seed: int,
+    top: Callable[[Tensor], nn.Module] | None = None,
     spared: bool = False,
 ) -> None:
     """Let a copy of an attack see every activation that a party sends."""
     name = unused(hook_name(attack), watch.readers[party.name])
+    fresh = derive_seed(seed, "architecture", party.name)
     reader = ColumnReader(
         copy.deepcopy(attack),
         name=name,
@@ -201,7 +210,11 @@ def _seat(
         epoch_steps=epoch_steps,
         seed=derive_seed(seed, "known columns", party.name),
         refused=partial(watch.unavailable[party.name].__setitem__, name),
-        bottom=lambda: own_copy(party.bottom),
+        models={
+            "partner_bottom": lambda known: own_copy(party.bottom),
+            "partner_architecture": lambda known: architecture_of(party.bottom, fresh),
+            **({} if top is None else {"top": top}),
+        },
         spared=spared,
     )
     watch.readers[party.name][name] = reader
@@ -229,8 +242,18 @@ def _nobodys(active: ActiveParty) -> Tensor:
     return torch.cat([part.ids[:0] if part.real is None else part.ids[~part.real] for part in parts])
 
 
-def _unavailable(attack: Attack, party: PassiveParty, exchange: Exchange, categories: AskedCategories) -> str:
-    """Return why an attack cannot look at a party's activations, or nothing."""
+def _unavailable(
+    attack: Attack, party: PassiveParty, exchange: Exchange, categories: AskedCategories, *, no_top: str
+) -> str:
+    """Return why an attack cannot look at a party's activations, or nothing.
+
+    Args:
+        attack: The attack.
+        party: Whose activations.
+        exchange: How a step is talked through.
+        categories: Which of the party's categories are asked for.
+        no_top: Why nobody can show it the label party's top model, or nothing.
+    """
     if not exchange.shows_activations:
         return f"in exchange {exchange.name} the label party does not receive each record's activation in every step"
     if party.data.transform is not None:
@@ -240,10 +263,12 @@ def _unavailable(attack: Attack, party: PassiveParty, exchange: Exchange, catego
             f"{party.name} has no columns of numbers, and none of categories that can be asked for: more than one, and "
             f"{MOST_CATEGORIES} at most"
         )
-    if "partner_bottom" in needs_of(attack):
+    if needs_of(attack) & _MODELS:
         if party.data.train.columns.categorical.shape[1]:
             return f"{party.name} has categories, and a bottom model that looks them up has no gradient to go back by"
         if party.divided or party.is_to_be_divided:
             return f"the workers of {party.name} hold parts of its bottom model, and none has a copy of it"
+    if "top" in needs_of(attack) and no_top:
+        return no_top
     missing = sorted(needs_of(attack) - _SHOWN)
     return f"needs {', '.join(in_words(missing))}" if missing else ""

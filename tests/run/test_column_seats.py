@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import stat
 from dataclasses import replace
@@ -13,7 +14,14 @@ import torch
 from torch import nn
 
 from splitvfl import Trainer
-from splitvfl.attacks import InverseNetworkAttack, RidgeAttack, StackedRidgeAttack, WhiteBoxInversionAttack
+from splitvfl.attacks import (
+    InverseNetworkAttack,
+    PseudoClientAttack,
+    RidgeAttack,
+    StackedRidgeAttack,
+    UnSplitAttack,
+    WhiteBoxInversionAttack,
+)
 from splitvfl.cli import main
 from splitvfl.data.columns import Columns, Records
 from splitvfl.defenses import GaussianIR
@@ -103,6 +111,9 @@ def test_what_other_readers_remember_goes_on_in_a_resumed_run(tmp_path: Path) ->
         InverseNetworkAttack(known_share=0.3),
         StackedRidgeAttack(known_share=0.3),
         WhiteBoxInversionAttack(known_share=0.3, records=3, steps=3),
+        PseudoClientAttack(known_share=0.3, steps=2),
+        PseudoClientAttack(known_share=0.3, steps=2, loss="adversary"),
+        UnSplitAttack(records=3, rounds=2, steps=2),
     ]
     straight = trainer(3, attacks=attacks, log_dir=tmp_path / "straight")
     straight.fit(3)
@@ -112,7 +123,7 @@ def test_what_other_readers_remember_goes_on_in_a_resumed_run(tmp_path: Path) ->
     second.resume()
     second.fit(3)
     assert second.column_readings("telecom") == straight.column_readings("telecom")
-    assert len(straight.column_readings("telecom")) == 3
+    assert len(straight.column_readings("telecom")) == 6
 
 
 def test_reasons_stand_in_the_place_of_figures() -> None:
@@ -164,13 +175,11 @@ def test_of_categories_no_bottom_is_turned_round() -> None:
     )
     mixed = replace(data, field_sizes=(2,), field_names=("region",), train=train, test=test)
     active = ActiveParty(party_data("bank", width=2, task="binary"), top_model())
-    attacks = [RIDGE, WhiteBoxInversionAttack()]
+    attacks = [RIDGE, WhiteBoxInversionAttack(), UnSplitAttack()]
     parties = {"telecom": PassiveParty(mixed, Embedded())}
     made = Trainer(active, parties, batch_size=16, attacks=attacks, audit=False)
-    assert made.unavailable["telecom"] == {
-        "white-box-inversion": "telecom has categories, and a bottom model that looks them up has no gradient to go "
-        "back by"
-    }
+    why = "telecom has categories, and a bottom model that looks them up has no gradient to go back by"
+    assert made.unavailable["telecom"] == {"white-box-inversion": why, "unsplit": why}
 
 
 def test_a_bottom_without_a_gradient_is_named_as_the_reason() -> None:
@@ -219,6 +228,87 @@ def test_who_knows_the_bottom_gets_a_copy_of_it_as_it_was_at_the_step() -> None:
         kept[-1][0].weight.zero_()
     assert bool(bottom.weight.any())
     assert not torch.equal(kept[0][0].weight, kept[1][0].weight), "it is trained"
+
+
+class Cloning(Copying):
+    """Keeps the architecture that it is shown."""
+
+    needs = frozenset({"received_activation", "auxiliary", "partner_architecture"})
+
+    def __deepcopy__(self, memo: Any) -> Cloning:
+        return Cloning(self.kept)
+
+    def __call__(self, view: Any, /) -> Any:
+        self.kept.append(view.partner_architecture)
+        return torch.zeros(len(view.ids), 5)
+
+
+def test_who_knows_the_architecture_gets_the_same_weights_at_every_step_and_none_of_the_partners() -> None:
+    kept: list[Any] = []
+    made = trainer(attacks=[Cloning(kept)])
+    own = made.passives["telecom"].bottom
+    first = own.weight.detach().clone()
+    made.fit(2)
+    assert len(kept) == 18, "16 messages of training, and 2 that are evaluated"
+    assert all(torch.equal(one.weight, kept[0].weight) for one in kept)
+    for weight in (first, own.weight):
+        assert not bool(torch.isin(kept[0].weight, weight).any())
+    assert not made.column_readings("telecom")[0].knows_model
+
+
+class Losing(Copying):
+    """Keeps what the label party would lose by what was sent of known records, and by nothing being sent of them."""
+
+    needs = frozenset({"received_activation", "auxiliary", "top"})
+
+    def __deepcopy__(self, memo: Any) -> Losing:
+        return Losing(self.kept)
+
+    def __call__(self, view: Any, /) -> Any:
+        told = view.auxiliary
+        self.kept.append((told.ids, told.activation, view.top(told.activation), view.step))
+        return torch.zeros(len(view.ids), 5)
+
+
+def test_the_label_partys_own_top_is_shown_as_it_is_with_its_columns_and_labels_of_known_records() -> None:
+    kept: list[Any] = []
+    made = trainer(attacks=[Losing(kept)])
+    active, before = made.active, copy.deepcopy(made.active.top)
+    made.fit(1)
+    ids, activation, loss, step = kept[0]
+    assert step == 0
+    own = [active.data.train.ids.tolist().index(one) for one in ids.tolist()]
+    rows = active.data.train.rows(torch.tensor(own))
+    outputs = before(torch.cat([activation, rows.columns.numeric], dim=1))[:, 0]
+    assert rows.labels is not None
+    expected = nn.functional.binary_cross_entropy_with_logits(outputs, rows.labels.to(outputs.dtype))
+    torch.testing.assert_close(loss, expected)
+    assert len({round(float(one[2]), 6) for one in kept}) == len(kept), "it is trained"
+
+
+def test_where_nobody_can_show_the_top_that_is_the_reason() -> None:
+    attack = PseudoClientAttack(known_share=0.3, top_weight=0.1)
+    party = small_trainer(attacks=[]).passives["telecom"]
+    watch, batches = Watch(["telecom"]), Batches(48, 16, seed=0)
+    read_own_columns(party, [attack], watch, active="bank", exchange=Split(), batches=batches, seed=0)
+    why = "telecom holds neither the label party's half of the model nor labels"
+    assert watch.unavailable["telecom"] == {"pseudo-client": why}
+    parties = {
+        name: PassiveParty(party_data(name, width=3, train=48), seeded("bottom", lambda: nn.Linear(3, 2)))
+        for name in ("telecom", "lab")
+    }
+    active = ActiveParty(party_data("bank", width=2, task="binary", train=48), nn.Linear(6, 1))
+    made = Trainer(active, parties, batch_size=16, attacks=[attack], audit=False)
+    assert "the top model takes what other parties send too" in made.unavailable["lab"]["pseudo-client"]
+
+
+def test_who_asks_the_top_changes_nothing() -> None:
+    asked = trainer(3, attacks=[PseudoClientAttack(known_share=0.3, steps=2, top_weight=0.1)])
+    alone = trainer(3, attacks=[])
+    for made in (asked, alone):
+        made.fit(1)
+    assert same(weights(asked), weights(alone))
+    assert asked.column_readings("telecom")
 
 
 def test_who_knows_the_bottom_reads_more_and_changes_nothing() -> None:
