@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -18,10 +18,9 @@ from scripts.reproduce.shared.jobs import Result
 from scripts.reproduce.shared.settings import data_folder
 from splitvfl.app.experiment import Experiment, Workbench
 from splitvfl.app.records import load_data
-from splitvfl.attacks import InverseNetworkAttack, RidgeAttack, StackedRidgeAttack, WhiteBoxInversionAttack
+from splitvfl.attacks import InverseNetworkAttack
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data.columns import PartyData, VerticalData
-from splitvfl.hooks import Attack
 from splitvfl.leakage.column_reading import ColumnReading
 from splitvfl.leakage.own_columns import alone_auc, own_columns_auc
 from splitvfl.leakage.ridge import fit_ridge
@@ -34,18 +33,6 @@ TOP_HIDDEN = (16,)
 
 KNOWN = (0.01, 0.05, 0.2)
 """Shares of the records whose columns the attacker knows; the second one is that of the page's other tables."""
-
-
-ASKED = 8
-"""Of so many records of a message readers are asked for estimates that take long."""
-
-READERS: Mapping[str, Callable[[float], Attack]] = {
-    "ridge": lambda known: RidgeAttack(known_share=known),
-    "stacked-ridge": lambda known: StackedRidgeAttack(known_share=known),
-    "inverse-network": lambda known: InverseNetworkAttack(known_share=known),
-    "white-box-inversion": lambda known: WhiteBoxInversionAttack(known_share=known, records=ASKED),
-}
-"""By name, what makes it of the share of records that it knows."""
 
 
 def choose(
@@ -147,37 +134,6 @@ def measure_stronger(
     )
     test = trainer.fit(epochs)
     return {"auc": test["auc"], "readings": {f"{one.known_share:g}": _read(one) for one in seats.readings(PARTNER)}}
-
-
-def measure_readers(
-    *, arrangement: Mapping[str, Any], way: Mapping[str, Any], rate: float, epochs: int, seed: int, known_share: float
-) -> Result:
-    """Train one model while every reader that there is reads columns.
-
-    Args:
-        arrangement: As for :func:`choose`.
-        way: Likewise.
-        rate: Of Adam.
-        epochs: How many.
-        seed: Of weights, order, noise, and of which records are known.
-        known_share: Share of the records whose columns the attacker knows.
-
-    Returns:
-        ``readings``: by reader, as of :func:`measure`.
-    """
-    config = _config(arrangement, way, rate=rate, epochs=epochs, every=epochs, seed=seed, watched=False)
-    trainer = _trainer(config, arrangement, validating=False)
-    seats = ColumnSeats(
-        trainer.active,
-        trainer.passives,
-        [make(known_share) for make in READERS.values()],
-        watch=trainer.watch,
-        exchange=trainer.exchange,
-        batches=trainer.batches,
-        seed=seed,
-    )
-    trainer.fit(epochs)
-    return {"readings": {one.attack: _read(one) for one in seats.readings(PARTNER)}}
 
 
 def _read(reading: ColumnReading) -> dict[str, Any]:
