@@ -46,19 +46,26 @@ class PseudoClientAttack:
     for that client whose moments were off least so far, reads what was received.
 
     Distributions alone do not say which map it was: where columns are normal every rotation of them fits as well, and
-    where two are distributed alike so does their exchange. So it reads columns that differ in distribution behind a
-    narrow bottom, and little else.
+    where two are distributed alike so does their exchange. Two columns that differ in distribution it finds behind one
+    layer of two outputs, .97 or more of the variance with five seeds of six, and of real tables behind two layers 0 to
+    .40 (fifteen runs): most behind eight outputs, next to nothing behind 32 and 64. It never found more than ``ridge``
+    there. The adversary is the weaker one there, 0 to .18, and finds the two columns with four seeds of six.
+
+    With ``top_weight`` clients learn by labels too: the label party owns the top model, and the labels of public rows.
+    That tells apart what distributions do not, as far as labels depend on it: of digits, ten classes behind 64 outputs,
+    it reads .22 in place of .01, of breast cancer .20 in place of .09, and elsewhere about as much as without.
 
     Promises nothing: it has no record to judge itself by, and a wrong estimate may lie farther off than the mean.
 
-    Takes 0.4 to 1 s of a core for a thousand records.
+    Takes 0.2 to 0.6 s of a core for a thousand records of messages of 64 to 128, up to 64 wide, and 0.3 to
+    0.9 s with ``top_weight``.
 
     In a file: ``attacks: [{name: pseudo-client, known_share: 0.05}]``
 
     Source: the pseudo-client and its adversary, Zhu et al., *Passive Inference Attacks on Split Learning via
-    Adversarial Regularization*, NDSS 2025 (arXiv:2310.10483), which uses labels by the top model always;
-    MMD in place of the adversary, Xu et al., *A Stealthy Wrecking Ball*, CVPR 2024. Several clients, the choice among
-    them and the regression in place of a decoder network are ours here.
+    Adversarial Regularization*, NDSS 2025 (arXiv:2310.10483), where the top model and labels are always used; MMD in
+    place of the adversary, Xu et al., *A Stealthy Wrecking Ball*, CVPR 2024. Several clients, the choice among them and
+    the regression in place of a decoder network are ours here.
 
     Args:
         known_share: Share of the training records whose columns are the public rows, above 0 and below 1.

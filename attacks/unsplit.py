@@ -26,23 +26,27 @@ class UnSplitAttack:
     Assumes no record, and no weight: the architecture of the bottom model alone, as a fresh copy with weights drawn
     anew. Columns x, which begin at 0, and the clone's weights take steps of gradient descent by turns, so that
 
-        |clone(x) − a|² / variance of a  +  0.01 |x|²
+        |clone(x) − a|² / variance of a  +  0.01 |x|² / number of columns
 
     falls; the clone goes on from message to message. The second term, in place of the total variation that pictures
     have, says that columns are standardised, and that is all that puts an estimate into units: where a party holds
     columns of another mean or size, it is off by that.
 
     A clone whose columns are exchanged, turned or mirrored sends the same, and nothing here tells them apart. So it
-    reads what the first weights of the architecture nearly are, and little else.
+    reads columns where the first weights of the architecture nearly are the partner's: of four columns behind a layer
+    that begins as the identity, and that training has moved by .2 in each weight, .76 to .86 of the variance. Behind a
+    layer whose first weights are drawn it reads 0 to .25, by chance, while the best affine map of its estimates has .73
+    to .97: columns are there, and not which is which. Of real tables behind two layers it read 0 to .08 (fifteen runs).
 
     Promises nothing: it has no record to judge itself by.
 
-    Only ``records`` records of a message are asked for, drawn anew at each, as each takes long.
+    Only ``records`` records of a message are asked for, drawn anew at each, as each takes long. Takes
+    3 to 5 s of a core for a thousand records that are asked for, behind two layers of up to 64.
 
     In a file: ``attacks: [{name: unsplit}]``
 
-    Source: Erdoğan, Küpçü and Çiçek, *UnSplit*, WPES 2022 (arXiv:2108.09033). That nothing but such a turn is lost
-    behind fully connected layers: Semenov et al., arXiv:2412.11689.
+    Source: Erdoğan, Küpçü and Çiçek, *UnSplit*, WPES 2022 (arXiv:2108.09033). That fully connected layers
+    withstand such attacks: Semenov et al., arXiv:2412.11689. The prior on columns in place of total variation is ours.
 
     Args:
         records: Records of a message that are asked for, at most.

@@ -23,7 +23,7 @@ def readers_to_run(data: PartyData) -> tuple[str, ...]:
     models that bend, of columns that are not far from normal; ``inverse-network`` does of columns with long tails;
     ``ridge`` may, by a little, where very few records are known, and ``stacked-ridge`` where the cut is narrow, the
     model moves much and many are known. Nor is the largest figure an upper bound.
-    ``pseudo-client`` and ``unsplit`` are none of them: who may know records need not guess which row was sent as what.
+    :data:`BY_LESS` are none of them: who may know records need not guess which row was sent as what.
 
     Args:
         data: The party's. Of categories no bottom model is turned round.
