@@ -451,15 +451,16 @@ def columns_read(run: RunSummary) -> list[str]:
                 "" if reading.without_messages is None else f" (its own columns tell {reading.without_messages:.0%})"
             )
             most, told = reading.columns[0], reading.told or "none"
+            rows = f"the columns of {reading.known_share:.0%} of the records" if reading.known_share else "no record"
             knows = f"{name}'s half of the model and " if reading.knows_model else ""
             source, whose = f"what {name} sent in the last epoch", "its columns"
             if reading.of_scores:
                 knows, source, whose = "the whole model and ", "scores and its own columns", f"the columns of {name}"
             found.append(
                 f"From {source} the label party reads {reading.share:.0%} of {of_variance(reading)}{whose}, the mean "
-                f"of {len(reading.columns)}{counting(reading)}{beside}, if it knows {knows}the columns of "
-                f"{reading.known_share:.0%} of the records: more than half of {told} of them, most of "
-                f"{with_share(most)}, by the {reading.attack} attack.{later(reading)}{too_many(reading)}"
+                f"of {len(reading.columns)}{counting(reading)}{beside}, if it knows {knows}{rows}: more than half "
+                f"of {told} of them, most of {with_share(most)}, by the {reading.attack} attack."
+                f"{later(reading)}{too_many(reading)}"
             )
     return found
 
