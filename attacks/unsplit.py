@@ -24,7 +24,7 @@ class UnSplitAttack:
     """Estimate a partner's numeric columns by fitting columns and a clone of its bottom model to what it sends.
 
     Assumes no record, and no weight: the architecture of the bottom model alone, as a fresh copy with weights drawn
-    anew. Columns x, which begin at 0, and the clone's weights take steps of gradient descent by turns, so that
+    anew. Columns x, which begin at 0, and the clone's weights take steps of gradient descent by turns, so that::
 
         |clone(x) − a|² / variance of a  +  0.01 |x|² / number of columns
 
