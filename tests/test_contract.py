@@ -707,12 +707,14 @@ def test_relative_defenses_scale_with_the_gradient(name: str) -> None:
 def test_a_gradient_defense_takes_batches_of_zeros_of_one_class_and_of_one_record(name: str) -> None:
     width = 1 if DEFENSES[name].residues else 3
     zeros = torch.zeros(ROWS, width)
-    call_defense(DEFENSES[name].make(), zeros, secrets(random(0)))
+    sent = [call_defense(DEFENSES[name].make(), zeros, secrets(random(0)))]
     for label in (0.0, 1.0):
         own = Secrets(party="bank", step=0, generator=random(0), ids=ids_of(), labels=torch.full((ROWS,), label))
-        call_defense(DEFENSES[name].make(), gradient(width), own)
+        sent.append(call_defense(DEFENSES[name].make(), gradient(width), own))
         one = Secrets(party="bank", step=0, generator=random(0), ids=ids_of()[:1], labels=torch.tensor([label]))
-        call_defense(DEFENSES[name].make(), gradient(width)[:1], one)
+        sent.append(call_defense(DEFENSES[name].make(), gradient(width)[:1], one))
+    assert [len(message) for message in sent] == [ROWS, ROWS, 1, ROWS, 1]
+    assert all(message.shape[1] == width and bool(message.isfinite().all()) for message in sent)
 
 
 @pytest.mark.parametrize("name", DEFENSES)
