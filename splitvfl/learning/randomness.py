@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets as entropy
+import threading
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,6 +20,9 @@ from splitvfl.privacy.sampling import Keystream
 _HEADER, _WORDS = 24, 624
 
 _everybodys = torch.default_generator
+# Torch holds the generator's own lock while it makes a tensor of its state. If Python collects garbage just then, the
+# interpreter is let go of, and taken by a thread that waits for that lock: for ever. So only one thread asks at a time.
+_asking = threading.RLock()
 
 
 def derive_seed(seed: int, *purpose: object) -> int:
@@ -117,20 +121,22 @@ class PartyRandom:
             self._cuda = torch.Generator("cuda").manual_seed(self._seed).get_state()
 
     def __enter__(self) -> None:
-        self._outside = (_everybodys.get_state(), None if self._cuda is None else torch.cuda.get_rng_state())
-        _everybodys.set_state(self._cpu)
-        if self._cuda is not None:
-            torch.cuda.set_rng_state(self._cuda)
+        with _asking:
+            self._outside = (_everybodys.get_state(), None if self._cuda is None else torch.cuda.get_rng_state())
+            _everybodys.set_state(self._cpu)
+            if self._cuda is not None:
+                torch.cuda.set_rng_state(self._cuda)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._outside is not None
-        self._cpu = _everybodys.get_state()
-        _everybodys.set_state(self._outside[0])
-        if self._cuda is not None and self._outside[1] is not None:
-            self._cuda = torch.cuda.get_rng_state()
-            torch.cuda.set_rng_state(self._outside[1])
+        with _asking:
+            self._cpu = _everybodys.get_state()
+            _everybodys.set_state(self._outside[0])
+            if self._cuda is not None and self._outside[1] is not None:
+                self._cuda = torch.cuda.get_rng_state()
+                torch.cuda.set_rng_state(self._outside[1])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the generators' states."""

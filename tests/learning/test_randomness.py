@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import torch
 
 from splitvfl.cut.chain import DefenseChain
@@ -82,3 +85,33 @@ def test_numbers_of_keyed_generators_are_standard_normal_and_independent() -> No
     assert abs(drawn.mean().item()) < 6 / 200_000**0.5
     assert abs(drawn.std().item() - 1.0) < 6 / 400_000**0.5
     assert (torch.corrcoef(drawn) - torch.eye(10)).abs().max() < 6 / 20_000**0.5
+
+
+# Garbage is collected at every turn, and threads change places at every chance: what else happens once in many runs.
+_IN_TURNS = """
+import gc, sys, threading, torch
+from splitvfl.learning.randomness import PartyRandom
+
+def turns():
+    own = PartyRandom(0)
+    for _ in range(3_000):
+        base = torch.ones(3, requires_grad=True) * 1
+        view = base.view(3)
+        view.ring = [view, base]
+        del view, base
+        with own:
+            pass
+
+gc.set_threshold(1)
+sys.setswitchinterval(1e-5)
+threads = [threading.Thread(target=turns, daemon=True) for _ in range(6)]
+for one in threads:
+    one.start()
+for one in threads:
+    one.join()
+"""
+
+
+def test_parties_that_take_turns_in_threads_do_not_wait_for_each_other_for_ever() -> None:
+    """Torch lets go of the interpreter with its generator's lock in hand, if a tensor dies just then."""
+    subprocess.run([sys.executable, "-c", _IN_TURNS], check=True, timeout=60)
