@@ -39,6 +39,7 @@ from splitvfl.net.links import Link, Listener, dial
 from splitvfl.net.tls import Identity
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.system.allocator import keep_large_blocks
+from splitvfl.team.gpus import take_gpu
 from splitvfl.team.team import Alone, Team
 from splitvfl.team.workers import Workers
 
@@ -55,6 +56,8 @@ class Load:
         rounds: How many runs of each number of pairs, in turn.
         fields: Categorical columns; 0 in the dense model.
         divided: Whether each worker holds its part of the tables' rows, where there are several.
+        device: Where workers compute, ``"cpu"`` or ``"cuda"``; batches come from main memory in every step.
+        threads: How many threads each worker has. One stays on its core; more go where there is room.
     """
 
     model: str
@@ -64,6 +67,13 @@ class Load:
     rounds: int
     fields: int = 0
     divided: bool = False
+    device: str = "cpu"
+    threads: int = 1
+
+    @property
+    def keeps_to_core(self) -> bool:
+        """Whether each worker stays on a core of its own."""
+        return self.device == "cpu" and self.threads == 1
 
     @property
     def name(self) -> str:
@@ -277,7 +287,7 @@ def running_pairs(load: Load, count: int, folder: Path) -> Iterator[Pairs]:
     orders, processes = [], []
     for meeting, party in enumerate((HERE, THERE), start=port + count):
         for rank in range(count):
-            core = cores[rank % len(cores)] if cores else None
+            core = cores[rank % len(cores)] if cores and load.keeps_to_core else None
             own, theirs = PROCESSES.Pipe()
             place = Place(party, rank, count, port + rank, meeting, folder, core)
             processes.append(PROCESSES.Process(target=_be_worker, args=(load, place, theirs), daemon=True))
@@ -297,7 +307,7 @@ def running_pairs(load: Load, count: int, folder: Path) -> Iterator[Pairs]:
 
 
 def _be_worker(load: Load, place: Place, orders: Connection) -> None:
-    torch.set_num_threads(1)
+    torch.set_num_threads(load.threads)
     keep_large_blocks()
     keep_to([] if place.core is None else [place.core])
     with _team(place) as team, _link(place) as link:
@@ -383,6 +393,9 @@ class _Worker:
         here = place.party == HERE
         self._party, self._side, self._batch = _passive(load, part, team) if here else _active(load, part)
         self._party.join(team)
+        self._device = take_gpu(os.environ) if load.device == "cuda" else torch.device("cpu")
+        team.compute_on(self._device)
+        self._party.prepare(seed=0, device=self._device)
         self._party.share = self._batch.count / load.batch
         self._team, self._links = team, {THERE if place.party == HERE else HERE: link}
         self._number = 0
@@ -400,16 +413,17 @@ class _Worker:
         return [seconds / steps for seconds in found]
 
     def _step(self, turn: Busy) -> None:
-        half = self._side.step(self._batch, self._number)
+        half = self._side.step(self._batch.to(self._device), self._number)
         drive(half, party=self._party.name, links=self._links, turn=turn, timeout=LIMIT_S)
         self._number += 1
 
     def add_up(self, numbers: int, rows: int) -> float:
         """Return the seconds of one sum of so many numbers, and so many rows of a table at each worker."""
-        given = [torch.ones(numbers)]
+        given = [torch.ones(numbers, device=self._device)]
         if rows:
-            indices = torch.randint(ROWS, (1, rows))
-            given.append(torch.sparse_coo_tensor(indices, torch.ones(rows, DIM), (ROWS, DIM), check_invariants=False))
+            indices, values = torch.randint(ROWS, (1, rows)), torch.ones(rows, DIM)
+            sparse = torch.sparse_coo_tensor(indices, values, (ROWS, DIM), check_invariants=False)
+            given.append(sparse.to(self._device))
         taken = []
         for _ in range(_SUMS):
             started = time.perf_counter()

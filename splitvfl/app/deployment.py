@@ -457,6 +457,8 @@ class Deployment:
         seed = self._config.train.private_seed_for_experiments
         if seed is not None and self._team.rank:  # else all would drop out the same places of their rows
             party.random = PartyRandom(derive_seed(seed, "party", party.name, "worker", self._team.rank))
+            if party.device.type == "cuda":
+                party.random.use_cuda()
 
     def _place_canaries(self, party: ActiveParty) -> None:
         canaries, seed = self._config.canaries, self._config.train.noise_seed_for_experiments

@@ -72,7 +72,25 @@ def team_of(
     wait_s = 3600.0 if network is None else network.meeting_s + 8 * network.message_s * len(config.parties)
     work_s = wait_s if work_s is None else work_s
     with Workers(workers, party=name, environment=os.environ, wait_s=wait_s, work_s=work_s, notify=notify) as team:
+        _take_device(team, config, notify)
         yield team
+
+
+def _take_device(team: Team, config: ExperimentConfig, notify: Callable[[str], None]) -> None:
+    """Have this worker compute where the file says: on a GPU of its own, as far as its machine has one for each."""
+    # As late as the workers themselves.
+    from splitvfl.team.gpus import take_gpu
+
+    try:
+        device = choose_device(config.train.device)
+        if device.type == "cuda":
+            device = take_gpu(os.environ)
+    except ConfigError as error:
+        team.refuse(str(error), final=True)
+        raise
+    carried = team.compute_on(device)
+    if device.type == "cuda":
+        notify(f"worker {team.rank} computes on {device}; gradients are added up by {carried}")
 
 
 @contextmanager
@@ -159,7 +177,10 @@ def check_team(config: ExperimentConfig) -> None:
             config.train.loss is not None and ":" in config.train.loss.name,
             "nothing says that a loss of your own is a mean over records, of which each worker has its part",
         ),
-        "train.device": (choose_device(config.train.device).type != "cpu", "it was tried on CPUs only; write cpu"),
+        "model.dense: sharded with train.device": (
+            config.model.recipe.dense == "sharded" and choose_device(config.train.device).type != "cpu",
+            "weights are divided on CPUs only; write cpu, or leave dense out",
+        ),
         "train.autocast": (config.train.autocast is not None, "it was not tried"),
     }
     for key, (asked, why) in refused.items():

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.errors import ProtocolError
+from splitvfl.system.gpu_copies import to_memory
 
 MAX_BYTES: Final = 1 << 30
 
@@ -124,7 +125,7 @@ def encode(message: Message) -> bytes:
     Raises:
         ProtocolError: If the payload's dtype has no place on the wire.
     """
-    payload = message.payload.detach().cpu()
+    payload = to_memory(message.payload)
     return _encoder.encode(
         _Envelope(
             message.sender,

@@ -36,6 +36,7 @@ from splitvfl.messaging.messages import (
     name_of,
     size_in_bytes,
 )
+from splitvfl.system.gpu_copies import empty_bytes, to_memory
 
 PROTOCOL_VERSION: Final = 3
 CHUNK: Final = 1 << 20
@@ -144,7 +145,7 @@ def pack(message: Message, sequence: int) -> Packed:
     Raises:
         ProtocolError: If its dtype, size or kind has no place on the wire.
     """
-    payload = message.payload.detach().cpu()
+    payload = to_memory(message.payload)
     if not _PRINTABLE.fullmatch(message.kind):
         raise ProtocolError(
             f"cannot send a message of kind {message.kind!r}: expected 1 to 200 printable ASCII characters"
@@ -245,7 +246,7 @@ def _split_first(frame: bytes, sender: str) -> tuple[_Head, memoryview]:
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, size: int) -> tuple[Tensor, memoryview]:
-    raw = torch.empty(size, dtype=torch.uint8)
+    raw = empty_bytes(size)
     if size == 0:
         return torch.zeros(shape, dtype=dtype), memoryview(bytearray())
     return raw.view(dtype).reshape(shape), raw.numpy().data

@@ -48,6 +48,7 @@ from splitvfl.party.penalties import NO_PENALTIES_OF_WORKERS, NO_STATE, Penaltie
 from splitvfl.party.private_top import PrivateTop
 from splitvfl.party.top_model import TopModel, own_input
 from splitvfl.party.training_labels import TrainingLabels
+from splitvfl.system.gpu_copies import to_device
 from splitvfl.team.divided import divided_weights, replicated_state, sharded_tables
 from splitvfl.team.team import Alone, T, Team
 
@@ -228,7 +229,7 @@ class Party(ABC):
 
     def received(self, payload: Tensor) -> Tensor:
         """Return what crossed on its own device, and as float32 where it was narrowed on the way."""
-        payload = payload.to(self.device)
+        payload = to_device(payload, self.device)
         return payload if self.wire is None else payload.float()
 
     def train_batch(self, rows: Tensor) -> Records:
@@ -847,7 +848,7 @@ class ActiveParty(Party):
 def _spoiled(part: nn.Parameter) -> Tensor:
     """Return NaN if the gradient of what this worker holds of a weight is not finite, else zero, in its dtype."""
     whole = part.grad is None or all_finite_together([part.grad])
-    return torch.tensor(0.0 if whole else math.nan, dtype=part.dtype)
+    return torch.tensor(0.0 if whole else math.nan, dtype=part.dtype, device=part.device)
 
 
 def _named(party: str, chain: DefenseChain) -> dict[str, float]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from splitvfl.messaging.messages import bytes_of
+from splitvfl.system.gpu_copies import to_memory
 from splitvfl.team.divided import divided_weights, replicated_state, sharded_tables
 from splitvfl.team.team import Team
 
@@ -75,7 +76,7 @@ def pieces_of_weights(module: nn.Module, team: Team) -> Iterator[bytes]:
     for one in divided.values():
         for block in one.whole():
             assert block is not None, "worker 0 has every block"
-            yield bytes(bytes_of(block))
+            yield bytes(bytes_of(to_memory(block)))
 
 
 def give_parts(module: nn.Module, team: Team) -> None:

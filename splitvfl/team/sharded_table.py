@@ -99,7 +99,7 @@ class ShardedTable(nn.Module):
 
     def _by_owner(self, keys: Tensor) -> tuple[Tensor, list[int]]:
         """Return places of rows where they are held, and how many are at each worker, given their keys in order."""
-        bounds = torch.arange(self.team.size + 1) * self._largest
+        bounds = torch.arange(self.team.size + 1, device=keys.device) * self._largest
         counts = torch.searchsorted(keys, bounds).diff().tolist()
         places = keys % self._largest
         return places.to(torch.int32 if self._largest < 2**31 else torch.int64), counts
@@ -144,7 +144,10 @@ class ShardedTable(nn.Module):
 
     def _leaving(self) -> tuple[Tensor, list[int], Tensor]:
         if not self._gradients:
-            return (*self._by_owner(torch.empty(0, dtype=torch.int64)), self.rows.new_empty(0, self.rows.shape[1]))
+            return (
+                *self._by_owner(self.rows.new_empty(0, dtype=torch.int64)),
+                self.rows.new_empty(0, self.rows.shape[1]),
+            )
         if len(self._gradients) == 1:
             ((keys, values),) = self._gradients
             return (*self._by_owner(keys), values)

@@ -149,6 +149,20 @@ class Team(ABC):
             TeamError: If a worker could not go on, or is gone, or failed in the work.
         """
 
+    @abstractmethod
+    def compute_on(self, device: torch.device) -> str:
+        """Say on which device this worker computes from now on, and return what adds up dense gradients of all then.
+
+        Args:
+            device: Its own; of one kind at all workers.
+
+        Returns:
+            In words; empty where there is nothing to add up.
+
+        Raises:
+            TeamError: If workers compute on devices of several kinds, or cannot be joined, or one is gone.
+        """
+
     @property
     def lost(self) -> str:
         """Why nothing can be done together any more; empty as long as something can."""
@@ -215,6 +229,10 @@ class Alone(Team):
     def jointly(self, work: Callable[[], T]) -> T:
         """Do it."""
         return work()
+
+    def compute_on(self, device: torch.device) -> str:
+        """Return nothing."""
+        return ""
 
     def refuse(self, reason: str, *, final: bool = False) -> None:
         """Do nothing: nobody else waits."""

@@ -7,12 +7,14 @@ not used. Between workers nothing is encrypted or authenticated: their network m
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -24,6 +26,8 @@ from torch.distributed import DistError, PrefixStore, Store  # type: ignore[attr
 from torch.distributed.distributed_c10d import _get_default_store
 
 from splitvfl.errors import ConfigError, TeamError
+from splitvfl.system.gpu_copies import to_device, to_memory
+from splitvfl.team.gpus import GpuSums, are_apart, check_one_kind, described
 from splitvfl.team.joining import JOIN_S, VARIABLES, Launch, meet
 from splitvfl.team.team import T, Team
 
@@ -38,7 +42,7 @@ _LOOK_S: Final = 1.0
 
 
 class Workers(Team):
-    """The workers of one party, joined by a process group of torch on the CPU (gloo). A context manager.
+    """The workers of one party, joined by a process group of torch (gloo, and NCCL between GPUs). A context manager.
 
     Args:
         size: How many the party's file says there are.
@@ -105,6 +109,8 @@ class Workers(Team):
         self._stop_asked = False
         self._gone = ""
         self._calls: list[int] = []
+        self._device = torch.device("cpu")
+        self._gpu_sums: GpuSums | None = None
 
     def _joined(self, launch: Launch, wait_s: float, notify: Callable[[str], None]) -> Any:
         """Join those who are here, and return the group of all."""
@@ -126,9 +132,25 @@ class Workers(Team):
 
     def close(self) -> None:
         """Leave the process group, if it was made here."""
+        if self._gpu_sums is not None:
+            self._gpu_sums.close()
         self._called_at = None  # else its store would outlive it, and who comes back would find it
         if self._ours and dist.is_initialized():
             dist.destroy_process_group()
+
+    def compute_on(self, device: torch.device) -> str:
+        """Say on which device this worker computes, and return what carries sums of dense gradients between all."""
+        said = [one.decode() for one in self.collect(described(device).encode())]
+        check_one_kind(self._party, said)
+        self._device = device
+        if device.type != "cuda":
+            return "gloo"
+        if not are_apart(said, os.environ):
+            return "gloo, as workers share a GPU, which NCCL refuses"
+        if not dist.is_nccl_available():
+            return "gloo, as this build of torch has no NCCL"
+        self._gpu_sums = self._in_step(_COMPUTES, lambda: GpuSums(device, self._wait_for))
+        return "NCCL"
 
     @property
     def lost(self) -> str:
@@ -289,7 +311,7 @@ class Workers(Team):
             return f"worker {self.rank} of {self._party} failed: {type(error).__name__}: {error}"
         return f"a worker of {self._party} is gone, or did not come within {self._wait}{_in_words(error)}"
 
-    def _wait_for(self, work: Any, *, meanwhile: Callable[[], None] = lambda: None) -> None:
+    def _wait_for(self, work: Any, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Wait for a collective, in which a signal would not be heard, piece by piece.
 
         Args:
@@ -321,15 +343,25 @@ class Workers(Team):
             if sparse:
                 found[place] = self._added_sparse(one, dtype, shape)
             else:
-                found[place] = torch.zeros(shape, dtype=dtype) if one is None else one.detach().cpu()
+                zeros = partial(torch.zeros, shape, dtype=dtype, device=self._device)
+                found[place] = zeros() if one is None else one.detach().to(self._device)
                 dense.setdefault(dtype, []).append(place)
         for places in dense.values():
-            flat = torch.cat([_tensor(found[place]).reshape(-1) for place in places])
-            self._wait_for(dist.all_reduce(flat, group=self._group, async_op=True))
+            flat = self._flat_sum(torch.cat([_tensor(found[place]).reshape(-1) for place in places]))
             parts = flat.split([_tensor(found[place]).numel() for place in places])
             for place, part in zip(places, parts, strict=True):
                 found[place] = part.reshape(_tensor(found[place]).shape)
-        return [None if one is None else one.to(_device_of(given)) for one, given in zip(found, tensors, strict=True)]
+        pairs = zip(found, tensors, strict=True)
+        return [one if one is None or given is None else one.to(given.device) for one, given in pairs]
+
+    def _flat_sum(self, flat: Tensor) -> Tensor:
+        """Return the sum of a dense tensor of all workers, which lies where this worker computes."""
+        if self._gpu_sums is not None:
+            self._gpu_sums.add_up(flat)
+            return flat
+        sent = to_memory(flat)
+        self._wait_for(dist.all_reduce(sent, group=self._group, async_op=True))
+        return to_device(sent, flat.device)
 
     def _known(self, tensors: Sequence[Tensor | None]) -> dict[int, tuple[bool, torch.dtype, tuple[int, ...]]]:
         """Return the form of each tensor that some worker has, by its place."""
@@ -352,23 +384,23 @@ class Workers(Team):
 
     def _added_sparse(self, one: Tensor | None, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         """Return a sum of sparse tensors: all rows of all workers, in their order."""
-        none = torch.empty(1, 0, dtype=torch.int64), torch.empty(0, *shape[1:], dtype=dtype)
-        mine = torch.sparse_coo_tensor(*none, shape, check_invariants=False)
+        rows, values = torch.empty(1, 0, dtype=torch.int64), torch.empty(0, *shape[1:], dtype=dtype)
+        mine = torch.sparse_coo_tensor(rows, values, shape, check_invariants=False, device=self._device)
         if one is not None:
-            mine = one.detach().cpu()
+            mine = one.detach()
         counts = self._told(len(mine._values()))
-        rows = self._gathered(mine._indices().T.contiguous(), counts, at_all=True)
-        values = self._gathered(mine._values().contiguous(), counts, at_all=True)
-        assert rows is not None and values is not None  # noqa: PT018 - at all workers
-        return torch.sparse_coo_tensor(torch.cat(rows).T, torch.cat(values), shape, check_invariants=False)
+        named = self._gathered(mine._indices().T.contiguous(), counts, at_all=True)
+        said = self._gathered(mine._values().contiguous(), counts, at_all=True)
+        assert named is not None and said is not None  # noqa: PT018 - at all workers
+        return torch.sparse_coo_tensor(torch.cat(named).T, torch.cat(said), shape, check_invariants=False)
 
     def _gathered(self, tensor: Tensor, counts: Sequence[int] | None = None, *, at_all: bool) -> list[Tensor] | None:
         """Return what every worker has, at worker 0 or at all; ``counts``: how many rows each has, if that is known."""
-        mine = tensor.detach().cpu().contiguous()
+        mine = to_memory(tensor).contiguous()
         counts = self._told(len(mine)) if counts is None else counts
         most = max(counts)
         if most == 0:
-            return [mine] * self.size if at_all or self.rank == 0 else None
+            return [tensor.detach()] * self.size if at_all or self.rank == 0 else None
         padded = mine.new_zeros(most, *mine.shape[1:])
         padded[: len(mine)] = mine
         room = [torch.empty_like(padded) for _ in range(self.size)] if at_all or self.rank == 0 else None
@@ -377,7 +409,9 @@ class Workers(Team):
             self._wait_for(dist.all_gather(room, padded, group=self._group, async_op=True))
         else:
             self._wait_for(dist.gather(padded, room, dst=0, group=self._group, async_op=True))
-        return None if room is None else [one[:count] for one, count in zip(room, counts, strict=True)]
+        if room is None:
+            return None
+        return [to_device(one[:count], tensor.device) for one, count in zip(room, counts, strict=True)]
 
     def _told(self, number: int) -> list[int]:
         """Return which number each worker has."""
@@ -395,7 +429,7 @@ class Workers(Team):
         if parts is not None:
             room = [torch.zeros(most, *shape, dtype=dtype) for _ in parts]
             for place, part in zip(room, parts, strict=True):
-                place[: len(part)] = part.detach().cpu()
+                place[: len(part)] = to_memory(part)
         self._wait_for(dist.scatter(mine, room, src=0, group=self._group, async_op=True))
         return mine[:rows]
 
@@ -407,16 +441,16 @@ class Workers(Team):
             asked = torch.tensor(counts, dtype=torch.int64)
             self._wait_for(dist.all_to_all_single(told, asked, group=self._group, async_op=True))
             awaited = told.tolist()
-        sent = rows.detach().cpu().contiguous()
+        sent = to_memory(rows).contiguous()
         room = sent.new_empty(sum(awaited), *sent.shape[1:])
         self._wait_for(
             dist.all_to_all_single(room, sent, list(awaited), list(counts), group=self._group, async_op=True)
         )
-        return room.to(rows.device), list(awaited)
+        return to_device(room, rows.device), list(awaited)
 
     def _shared(self, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
-            sent = tensor.detach().cpu().contiguous()
+            sent = to_memory(tensor).contiguous()
             self._wait_for(dist.broadcast(sent, src=0, group=self._group, async_op=True))
             with torch.no_grad():
                 tensor.copy_(sent)
@@ -443,10 +477,6 @@ def _digest(flags: Iterable[bool]) -> int:
 def _tensor(one: Tensor | None) -> Tensor:
     assert one is not None
     return one
-
-
-def _device_of(one: Tensor | None) -> torch.device:
-    return torch.device("cpu") if one is None else one.device
 
 
 def _spelled(form: tuple[bool, torch.dtype, tuple[int, ...]]) -> str:

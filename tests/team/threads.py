@@ -102,6 +102,10 @@ class Threads(Team):
     def collect(self, content: bytes) -> list[bytes]:
         return self._all("collect", content)
 
+    def compute_on(self, device: torch.device) -> str:
+        assert self._all("compute on", device.type) == [device.type] * self.size
+        return "threads"
+
     def refuse(self, reason: str, *, final: bool = False) -> None:
         self._table.leave()
 
