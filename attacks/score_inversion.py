@@ -8,16 +8,15 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from splitvfl.attacks.likeliest_columns import Normal, likeliest
 from splitvfl.attacks.score_outputs import known_places, outputs_of_scores, told_apart
-from splitvfl.attacks.white_box_inversion import Normal
 from splitvfl.data.columns import Columns
-from splitvfl.errors import ArgumentError, AttackRefused
+from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Seat, Target, View
 from splitvfl.leakage.ridge import fit_ridge
 
 # An output is not believed closer than this, in units of its standard deviation: scores are rounded, models bend.
 _CLOSEST: Final = 0.05
-_EASIER, _HARDER = 0.3, 10.0
 
 
 class ScoreInversionAttack:
@@ -93,8 +92,14 @@ class ScoreInversionAttack:
         middle, inputs = first.estimate(numbers), torch.cat([numbers, seen], dim=1)
         linear = fit_ridge(inputs[places], known).estimate(inputs) - middle
         start = torch.linalg.solve_triangular(prior.root, linear.T, upper=False).T
-        found = _likeliest(model, own, middle, start, prior, seen, noise, steps=self._steps)
-        return found.clamp(known.amin(dim=0), known.amax(dim=0))
+        twice, middles, sought = _twice(own), torch.cat([middle, middle]), torch.cat([seen, seen])
+        found = likeliest(
+            lambda units: (model(twice, middles + prior.back(units)) - sought) / noise,
+            torch.zeros_like(start),
+            start,
+            steps=self._steps,
+        )
+        return (middle + prior.back(found)).clamp(known.amin(dim=0), known.amax(dim=0))
 
 
 class _Outputs:
@@ -111,73 +116,6 @@ class _Outputs:
     def __call__(self, own: Tensor | Columns, columns: Tensor) -> Tensor:
         """Return outputs, ``(n, k)``."""
         return told_apart(self._model(own, columns), self._classes)
-
-    def linearised(self, own: Tensor | Columns, columns: Tensor) -> tuple[Tensor, Tensor]:
-        """Return outputs, ``(n, k)``, and their derivatives by the columns, ``(n, k, d)``."""
-        with torch.enable_grad():
-            asked = columns.detach().requires_grad_()
-            outputs = self(own, asked)
-            if not outputs.requires_grad:
-                raise AttackRefused("the model passes no gradient on to the partner's columns")
-            each = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)[:, None]
-            (slopes,) = torch.autograd.grad(outputs, asked, each.expand(-1, len(outputs), -1), is_grads_batched=True)
-        return outputs.detach(), slopes.transpose(0, 1)
-
-
-def _likeliest(
-    model: _Outputs,
-    own: Tensor | Columns,
-    middle: Tensor,
-    start: Tensor,
-    prior: Normal,
-    seen: Tensor,
-    noise: Tensor,
-    *,
-    steps: int,
-) -> Tensor:
-    """Return the likeliest columns of each record, ``(n, d)``.
-
-    Args:
-        model: The model.
-        own: The label party's columns.
-        middle: Where each record's prior has its mean, ``(n, d)``.
-        start: A second place to start from, beside that, in units of the prior, ``(n, d)``.
-        prior: The prior around the mean.
-        seen: Outputs, ``(n, k)``.
-        noise: What each is off by, ``(k,)``.
-        steps: How many.
-    """
-    found = torch.cat([torch.zeros_like(start), start])  # in units of the prior
-    own, middle, seen = _twice(own), torch.cat([middle, middle]), torch.cat([seen, seen])
-    damping = torch.ones_like(found[:, 0])
-    for _ in range(steps):
-        outputs, slopes = model.linearised(own, middle + prior.back(found))
-        off, slope = (outputs - seen) / noise, slopes @ prior.root / noise[:, None]
-        bent = slope.mT @ slope + torch.eye(found.shape[1], dtype=found.dtype, device=found.device)
-        down = (slope.mT @ off[:, :, None])[:, :, 0] + found
-        damped = bent + damping[:, None, None] * torch.diag_embed(bent.diagonal(dim1=1, dim2=2))
-        tried = found - torch.linalg.solve(damped, down)
-        before, after = (_unlikely(model, own, middle, prior, one, seen, noise) for one in (found, tried))
-        found = torch.where((after < before)[:, None], tried, found)
-        damping = torch.where(after < before, _EASIER * damping, _HARDER * damping).clamp(1e-12, 1e12)
-    one, other = _unlikely(model, own, middle, prior, found, seen, noise).chunk(2)
-    first, second = (middle + prior.back(found)).chunk(2)
-    return torch.where((one <= other)[:, None], first, second)
-
-
-def _unlikely(
-    model: _Outputs,
-    own: Tensor | Columns,
-    middle: Tensor,
-    prior: Normal,
-    found: Tensor,
-    seen: Tensor,
-    noise: Tensor,
-) -> Tensor:
-    """Return what is made small, ``(n,)``."""
-    with torch.no_grad():
-        off = (model(own, middle + prior.back(found)) - seen) / noise
-    return off.square().sum(dim=1) + found.square().sum(dim=1)
 
 
 def _twice(own: Tensor | Columns) -> Tensor | Columns:

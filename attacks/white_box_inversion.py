@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final, NamedTuple
+from typing import Annotated, Any, ClassVar, Final
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from splitvfl.errors import ArgumentError, AttackRefused
+from splitvfl.attacks.likeliest_columns import Normal, likeliest
+from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Auxiliary, Seat, Target, View
 from splitvfl.leakage.ridge import fit_ridge
 
@@ -21,7 +22,6 @@ _KEPT: Final = 0.9
 _CLOSEST: Final = 0.01
 # Columns that are drawn to find a start.
 _DRAWN: Final = 512
-_EASIER, _HARDER = 0.3, 10.0
 
 
 class WhiteBoxInversionAttack:
@@ -129,24 +129,9 @@ class WhiteBoxInversionAttack:
 
     def _likeliest(self, bottom: nn.Module, columns: Normal, noise: Tensor, sent: Tensor) -> Tensor:
         """Return the likeliest columns of each record, in units of the prior, ``(n, d)``."""
-        found = torch.cat(self._starts(bottom, columns, noise, sent))
-        sent = torch.cat([sent, sent])
-        damping = torch.ones_like(found[:, 0])
-        for _ in range(self._steps):
-            off, slope = _linearised(bottom, columns, found, sent)
-            weighed, slope = off / noise, slope / noise[:, None]
-            bent = slope.mT @ slope + torch.eye(found.shape[1], dtype=found.dtype, device=found.device)
-            down = (slope.mT @ weighed[:, :, None])[:, :, 0] + found
-            damped = bent + damping[:, None, None] * torch.diag_embed(bent.diagonal(dim1=1, dim2=2))
-            tried = found - torch.linalg.solve(damped, down)
-            before = weighed.square().sum(dim=1) + found.square().sum(dim=1)
-            after = ((bottom(columns.back(tried)) - sent) / noise).square().sum(dim=1)
-            better = after + tried.square().sum(dim=1) < before
-            found = torch.where(better[:, None], tried, found)
-            damping = torch.where(better, _EASIER * damping, _HARDER * damping).clamp(1e-12, 1e12)
-        off = ((bottom(columns.back(found)) - sent) / noise).square().sum(dim=1) + found.square().sum(dim=1)
-        one, other = found.chunk(2)
-        return torch.where((off[: len(one)] <= off[len(one) :])[:, None], one, other)
+        twice = torch.cat([sent, sent])
+        starts = self._starts(bottom, columns, noise, sent)
+        return likeliest(lambda units: (bottom(columns.back(units)) - twice) / noise, *starts, steps=self._steps)
 
     def _starts(self, bottom: nn.Module, columns: Normal, noise: Tensor, sent: Tensor) -> tuple[Tensor, Tensor]:
         """Return two places to start from, ``(n, d)``, found among columns that are drawn from the prior.
@@ -170,56 +155,3 @@ class WhiteBoxInversionAttack:
         """Take back what :meth:`state_dict` returned."""
         self._known = None if state["known"] is None else Auxiliary(*state["known"])
         self._noise = state["noise"]
-
-
-class Normal(NamedTuple):
-    """A normal distribution of columns: ``middle + root · z`` with z standard normal.
-
-    Attributes:
-        middle: ``(d,)``.
-        root: ``(d, d)``.
-    """
-
-    middle: Tensor
-    root: Tensor
-
-    @classmethod
-    def of(cls, columns: Tensor) -> Normal:
-        """Return the distribution of known records ``(m, d)``; of few, columns are taken for less dependent."""
-        count, width = columns.shape
-        middle = columns.mean(dim=0)
-        spread = columns.std(dim=0, correction=0)
-        spread = torch.where(spread > 0, spread, spread.mean()).clamp_min(1e-6)
-        units = (columns - middle) / spread
-        alike = units.T @ units / count
-        apart = _apart(alike, count)
-        alike = (1.0 - apart) * alike + (apart + 1e-6) * torch.eye(width, dtype=alike.dtype, device=alike.device)
-        return cls(middle, spread[:, None] * torch.linalg.cholesky(alike))
-
-    def back(self, units: Tensor) -> Tensor:
-        """Return columns, ``(n, d)``."""
-        return self.middle + units @ self.root.T
-
-
-def _apart(alike: Tensor, count: int) -> Tensor:
-    """Return how far a correlation of so many records is drawn towards none, from 0 to 1.
-
-    Source: the oracle approximating shrinkage of Chen, Wiesel, Eldar and Hero, IEEE TSP 2010, Eq. (23).
-    """
-    width = len(alike)
-    squares = alike.square().sum()
-    beyond = (count + 1.0 - 2.0 / width) * (squares - width)
-    return torch.where(beyond > 0, ((1.0 - 2.0 / width) * squares + width**2) / beyond, 1.0).clamp(0.0, 1.0)
-
-
-def _linearised(bottom: nn.Module, columns: Normal, found: Tensor, sent: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what the outputs are off by, ``(n, w)``, and their derivatives in units of the prior, ``(n, w, d)``."""
-    with torch.enable_grad():
-        asked = found.detach().requires_grad_()
-        put_out = bottom(columns.back(asked))
-        if not put_out.requires_grad:
-            raise AttackRefused("the partner's bottom model passes no gradient on to its columns")
-        width = put_out.shape[1]
-        each = torch.eye(width, dtype=put_out.dtype, device=put_out.device)[:, None].expand(-1, len(sent), -1)
-        (slopes,) = torch.autograd.grad(put_out, asked, each, is_grads_batched=True)
-    return put_out.detach() - sent, slopes.transpose(0, 1)

@@ -106,7 +106,7 @@ class Rounded(nn.Module):
 
 
 def test_a_bottom_without_a_gradient_is_refused() -> None:
-    with pytest.raises(AttackRefused, match="passes no gradient on to its columns"):
+    with pytest.raises(AttackRefused, match="passes no gradient on to the partner's columns"):
         call_attack(WhiteBoxInversionAttack(), view(Rounded(), 0)[0])
 
 
