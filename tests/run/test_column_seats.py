@@ -193,7 +193,7 @@ def test_a_bottom_without_a_gradient_is_named_as_the_reason() -> None:
     made = Trainer(active, {"telecom": passive}, batch_size=50, attacks=attacks, audit=False)
     made.fit(1)
     assert made.column_readings("telecom") == []
-    assert "passes no gradient on to its columns" in made.unavailable["telecom"]["white-box-inversion"]
+    assert "passes no gradient on to the partner's columns" in made.unavailable["telecom"]["white-box-inversion"]
 
 
 class Copying:
