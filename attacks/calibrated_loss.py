@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 import torch
 from torch import Tensor
 
-from splitvfl.errors import ArgumentError
+from splitvfl.attacks.known_share import KnownShare, checked_share
 from splitvfl.hooks import Seat, Target, View
 from splitvfl.leakage.ridge import fit_ridge
 
@@ -47,10 +47,8 @@ class CalibratedLossAttack:
     target: ClassVar[Target] = "members"
     needs: ClassVar[frozenset[str]] = frozenset({"losses", "received_activation", "known_others"})
 
-    def __init__(self, *, known_share: float = 0.2) -> None:
-        if not 0.0 < known_share < 1.0:
-            raise ArgumentError(f"known_share must be above 0 and below 1, got {known_share}")
-        self.known_share = known_share
+    def __init__(self, *, known_share: KnownShare = 0.2) -> None:
+        self.known_share = checked_share(known_share)
 
     def __call__(self, view: View, /) -> Tensor:
         """Return the scores.

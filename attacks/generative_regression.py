@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from splitvfl.attacks.known_share import KnownShare, checked_share
 from splitvfl.attacks.score_outputs import known_places, outputs_of_scores, told_apart
 from splitvfl.data.columns import Columns
 from splitvfl.errors import ArgumentError, AttackRefused
@@ -71,21 +72,19 @@ class GenerativeRegressionAttack:
     def __init__(
         self,
         *,
-        known_share: float = 0.05,
+        known_share: KnownShare = 0.05,
         steps: Annotated[int, Field(ge=1, le=100_000)] = 1_000,
         hidden: Annotated[int, Field(ge=1, le=4_096)] = 64,
         taught: Annotated[float, Field(ge=0)] = 1.0,
         seed: int = 0,
     ) -> None:
-        if not 0.0 < known_share < 1.0:
-            raise ArgumentError(f"known_share must be above 0 and below 1, got {known_share}")
         if not 1 <= steps <= 100_000:
             raise ArgumentError(f"steps must be 1 to 100,000, got {steps}")
         if not 1 <= hidden <= 4_096:
             raise ArgumentError(f"hidden must be 1 to 4,096, got {hidden}")
         if not 0.0 <= taught < math.inf:
             raise ArgumentError(f"taught must be finite and at least 0, got {taught}")
-        self.known_share = known_share
+        self.known_share = checked_share(known_share)
         self._steps, self._hidden, self._taught, self._seed = steps, hidden, taught, seed
 
     def __call__(self, view: View, /) -> Tensor:

@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.optim import AdamW
 
+from splitvfl.attacks.known_share import KnownShare, checked_share
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Auxiliary, Seat, Target, View
 from splitvfl.leakage.ridge import Ridge, fit_ridge
@@ -70,18 +71,16 @@ class InverseNetworkAttack:
     def __init__(
         self,
         *,
-        known_share: float = 0.05,
+        known_share: KnownShare = 0.05,
         memory: Annotated[int, Field(ge=0, le=_MOST_REMEMBERED)] = 512,
         steps: Annotated[int, Field(ge=1, le=1_000)] = 10,
         seed: int = 0,
     ) -> None:
-        if not 0.0 < known_share < 1.0:
-            raise ArgumentError(f"known_share must be above 0 and below 1, got {known_share}")
         if not 0 <= memory <= _MOST_REMEMBERED:
             raise ArgumentError(f"memory must be 0 to {_MOST_REMEMBERED:,} records, got {memory}")
         if not 1 <= steps <= 1_000:
             raise ArgumentError(f"steps must be 1 to 1,000, got {steps}")
-        self.known_share = known_share
+        self.known_share = checked_share(known_share)
         self._memory, self._steps, self._seed = memory, steps, seed
         self._latest: Auxiliary | None = None
         self._networks: _Networks | None = None

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Adam
 
+from splitvfl.attacks.known_share import KnownShare, checked_share
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Seat, Target, View
 from splitvfl.leakage.ridge import fit_ridge
@@ -91,7 +92,7 @@ class PseudoClientAttack:
     def __init__(
         self,
         *,
-        known_share: float = 0.05,
+        known_share: KnownShare = 0.05,
         loss: Literal["moments", "adversary"] = "moments",
         hidden: Annotated[int, Field(ge=0, le=1_024)] = 0,
         memory: Annotated[int, Field(ge=2, le=_MOST_REMEMBERED)] = 512,
@@ -99,8 +100,6 @@ class PseudoClientAttack:
         top_weight: Annotated[float, Field(ge=0.0, le=1_000.0)] = 0.0,
         seed: int = 0,
     ) -> None:
-        if not 0.0 < known_share < 1.0:
-            raise ArgumentError(f"known_share must be above 0 and below 1, got {known_share}")
         if loss not in ("moments", "adversary"):
             raise ArgumentError(f"loss must be 'moments' or 'adversary', got {loss!r}")
         if not 0 <= hidden <= 1_024:
@@ -113,7 +112,7 @@ class PseudoClientAttack:
             raise ArgumentError(f"top_weight must be 0 to 1,000, got {top_weight}")
         if top_weight:
             self.needs = frozenset({"received_activation", "auxiliary", "top"})
-        self.known_share = known_share
+        self.known_share = checked_share(known_share)
         self._loss, self._hidden, self._memory, self._steps, self._seed = loss, hidden, memory, steps, seed
         self._top_weight = top_weight
         self._public: Tensor | None = None

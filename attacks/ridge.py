@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from splitvfl.attacks.known_share import KnownShare, checked_share
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Auxiliary, Seat, Target, View
 from splitvfl.leakage.ridge import fit_ridge
@@ -56,15 +57,13 @@ class RidgeAttack:
     def __init__(
         self,
         *,
-        known_share: float = 0.05,
+        known_share: KnownShare = 0.05,
         memory: Annotated[int, Field(ge=0, le=_MOST_REMEMBERED)] = 512,
         sampled: bool = True,
     ) -> None:
-        if not 0.0 < known_share < 1.0:
-            raise ArgumentError(f"known_share must be above 0 and below 1, got {known_share}")
         if not 0 <= memory <= _MOST_REMEMBERED:
             raise ArgumentError(f"memory must be 0 to {_MOST_REMEMBERED:,} records, got {memory}")
-        self.known_share, self.sampled = known_share, sampled
+        self.known_share, self.sampled = checked_share(known_share), sampled
         self._memory = memory
         self._latest: Auxiliary | None = None
         # What either map was off by, by column, and of earlier messages less and less.

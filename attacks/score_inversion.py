@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from splitvfl.attacks.known_share import KnownShare, checked_share
 from splitvfl.attacks.likeliest_columns import Normal, likeliest
 from splitvfl.attacks.score_outputs import known_places, outputs_of_scores, told_apart
 from splitvfl.data.columns import Columns
@@ -59,12 +60,10 @@ class ScoreInversionAttack:
     target: ClassVar[Target] = "features"
     needs: ClassVar[frozenset[str]] = frozenset({"scores", "columns", "classes", "whole_model", "known_columns"})
 
-    def __init__(self, *, known_share: float = 0.05, steps: Annotated[int, Field(ge=1, le=1_000)] = 30) -> None:
-        if not 0.0 < known_share < 1.0:
-            raise ArgumentError(f"known_share must be above 0 and below 1, got {known_share}")
+    def __init__(self, *, known_share: KnownShare = 0.05, steps: Annotated[int, Field(ge=1, le=1_000)] = 30) -> None:
         if not 1 <= steps <= 1_000:
             raise ArgumentError(f"steps must be 1 to 1,000, got {steps}")
-        self.known_share, self._steps = known_share, steps
+        self.known_share, self._steps = checked_share(known_share), steps
 
     def __call__(self, view: View, /) -> Tensor:
         """Return the estimate.

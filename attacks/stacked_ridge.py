@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from splitvfl.attacks.known_share import KnownShare, checked_share
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Seat, Target, View
 from splitvfl.leakage.ridge import Ridge, fit_ridge
@@ -62,17 +63,15 @@ class StackedRidgeAttack:
     def __init__(
         self,
         *,
-        known_share: float = 0.05,
+        known_share: KnownShare = 0.05,
         epochs: Annotated[int, Field(ge=1, le=_MOST_EPOCHS)] = 4,
         memory: Annotated[int, Field(ge=0, le=_MOST_REMEMBERED)] = 20_000,
     ) -> None:
-        if not 0.0 < known_share < 1.0:
-            raise ArgumentError(f"known_share must be above 0 and below 1, got {known_share}")
         if not 1 <= epochs <= _MOST_EPOCHS:
             raise ArgumentError(f"epochs must be 1 to {_MOST_EPOCHS}, got {epochs}")
         if not 0 <= memory <= _MOST_REMEMBERED:
             raise ArgumentError(f"memory must be 0 to {_MOST_REMEMBERED:,} records, got {memory}")
-        self.known_share = known_share
+        self.known_share = checked_share(known_share)
         self._epochs = epochs
         self._known, self._others = _Meetings(epochs, _MOST_KNOWN), _Meetings(epochs, memory)
         # What each map was off by, by column, and at how many records: of earlier messages less and less.

@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from splitvfl.attacks.known_share import KnownShare, checked_share
 from splitvfl.attacks.likeliest_columns import Normal, likeliest
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Auxiliary, Seat, Target, View
@@ -67,17 +68,15 @@ class WhiteBoxInversionAttack:
     def __init__(
         self,
         *,
-        known_share: float = 0.05,
+        known_share: KnownShare = 0.05,
         records: Annotated[int, Field(ge=1, le=_MOST_RECORDS)] = 32,
         steps: Annotated[int, Field(ge=1, le=1_000)] = 30,
     ) -> None:
-        if not 0.0 < known_share < 1.0:
-            raise ArgumentError(f"known_share must be above 0 and below 1, got {known_share}")
         if not 1 <= records <= _MOST_RECORDS:
             raise ArgumentError(f"records must be 1 to {_MOST_RECORDS:,}, got {records}")
         if not 1 <= steps <= 1_000:
             raise ArgumentError(f"steps must be 1 to 1,000, got {steps}")
-        self.known_share, self.most_records = known_share, records
+        self.known_share, self.most_records = checked_share(known_share), records
         self._steps = steps
         self._known: Auxiliary | None = None
         self._noise: Tensor | None = None
