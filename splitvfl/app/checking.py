@@ -24,7 +24,7 @@ from splitvfl.app.experiment import Experiment, Workbench
 from splitvfl.app.records import OwnData, in_words_of, load_data, own_data
 from splitvfl.app.run_folder import check_folder, has_checkpoint, is_barely_begun
 from splitvfl.app.scoring import check_own_defenses
-from splitvfl.app.workers import shards_not_here, shards_to_try
+from splitvfl.app.workers import said_in_one_process, shards_not_here, shards_to_try
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import VerticalData
 from splitvfl.errors import LinkError, SplitVFLError
@@ -75,6 +75,7 @@ def check_experiment(config: ExperimentConfig, folder: Path, *, tell: Callable[[
     found = Findings(tell)
     tell(f"file: {config.source}, {len(config.parties)} parties, model {config.model.name}, {_hooks(config)}")
     _tell_scorer(config, tell)
+    _tell_all(tell, said_in_one_process(config))
     data: VerticalData | None = None
     with found.step():
         data = load_data(config)

@@ -385,6 +385,8 @@ class Deployment:
 
     def _watched_passive(self, learned: TaskSpec) -> tuple[PassiveParty, Watch]:
         party, watch = self._passive(learned), Watch([self.name])
+        for line in party.penalties.notes if self._team.rank == 0 else ():
+            self._notify(line)
         read_own_columns(
             party,
             live_readers(self._config, self.assembly),

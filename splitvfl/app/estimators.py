@@ -237,7 +237,8 @@ class SplitClassifier(ClassifierMixin, _SplitEstimator):  # type: ignore[misc]
         learning_rate: Of Adam. Default: :func:`~splitvfl.learning.defaults.suggested_learning_rate`.
         defenses: Objects, or names with options as on the command line: ``"asymmetric-response(detection_error=0.4)"``.
             Each training starts with copies.
-        attacks: Label attacks, likewise; their figures are in ``leakage_``.
+            A mapping with a name and options, as in a file, is taken too.
+        attacks: Label attacks, likewise; their figures are in ``leakage_``. What is read of columns is not judged here.
         penalties: What passive parties add to what their bottom models learn, so that what they send tells less of
             their columns (:mod:`splitvfl.penalties`): names, mappings with weight and options as in a file
             (``{"name": "distance-correlation", "weight": 0.3}``), or objects, of which each training starts with

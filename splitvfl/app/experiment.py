@@ -31,6 +31,7 @@ from splitvfl.app.run_folder import (
     has_checkpoint,
     write_config,
 )
+from splitvfl.app.workers import said_in_one_process
 from splitvfl.config.sections import ExperimentConfig, HookConfig, config_to_yaml, parse_config
 from splitvfl.cut.memoised import KEY_BYTES, MemoisedNoise, check_memoised
 from splitvfl.data import VerticalData
@@ -246,6 +247,7 @@ class Experiment:
         """Yield what is known before the first step, in sentences; horizons as of :meth:`horizons`."""
         with in_words_of(self._config):
             yield from summary_of(self._bench.data)
+        yield from said_in_one_process(self._config)
         yield from self.noise_notes()
         yield from before(observed, agreed)
         yield from said_before(trainer.exchange, trainer.active, epochs=self._config.train.epochs)
@@ -512,7 +514,7 @@ def variants(
     *,
     cut: str = "",
 ) -> list[Variant]:
-    """Return the runs of a comparison: each list of defenses under each seed, counted from the experiment's own.
+    """Return the runs of a comparison: each list of defenses, once, under each seed from the experiment's own on.
 
     Args:
         config: The experiment.
@@ -527,8 +529,8 @@ def variants(
     if not 1 <= seeds <= _MOST_SEEDS:
         raise ConfigError(f"--seeds: expected 1 to {_MOST_SEEDS}, got {seeds}")
     found = []
-    for chosen in defenses:
-        named = "+".join(str(hook) for hook in chosen) or "none"
+    each = {"+".join(str(hook) for hook in chosen) or "none": chosen for chosen in defenses}
+    for named, chosen in each.items():
         label = f"{cut}, {named}" if cut else named
         for seed in range(config.train.seed, config.train.seed + seeds):
             train = config.train.model_copy(update={"seed": seed, "noise_seed_for_experiments": seed})

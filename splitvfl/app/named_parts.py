@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -13,6 +13,7 @@ from splitvfl.errors import ArgumentError
 from splitvfl.hooks import At, Attack, Defense, Weighed, weighed
 from splitvfl.party.recipe import Recipe
 
+Section = TypeVar("Section", bound=HookConfig)
 _MODEL: TypeAdapter[ModelSection] = TypeAdapter(Annotated[Any, MODEL])
 
 
@@ -38,30 +39,34 @@ def recipe_of(model: object) -> Recipe:
 
 
 def defense_of(given: Any) -> Defense | At:
-    """Return a defense: itself, or of a name with options, ``"sumkl(detection_error=0.4)"``.
+    """Return a defense: itself, of a name with options, ``"sumkl(detection_error=0.4)"``, or of a mapping.
 
     Raises:
         ConfigError: If there is none of that name, or it does not take the options.
-        ArgumentError: If the text names none or several.
+        ArgumentError: If the text names none or several, or a mapping is not as in a file.
     """
+    if isinstance(given, Mapping):
+        return cast("Defense | At", _section(HookConfig, given, "defenses").made("defenses", Path()))
     if not isinstance(given, str):
-        defense: Defense | At = given
-        return defense
+        return cast("Defense | At", given)
     choices = parse_defenses(given, folder=Path(), source="defenses")
     if len(choices) != 1 or len(choices[0]) != 1:
         raise ArgumentError(f"expected one defense in each text, got {given!r}; give several as a list")
-    made: Defense | At = choices[0][0].made("defenses", Path())
-    return made
+    return cast("Defense | At", choices[0][0].made("defenses", Path()))
 
 
 def attack_of(given: Any) -> Attack:
-    """Return an attack: itself, or of a name.
+    """Return an attack: itself, of a name, or of a mapping with a name and options, as in a file.
 
     Raises:
-        ConfigError: If there is none of that name.
+        ConfigError: If there is none of that name, or it does not take the options.
+        ArgumentError: If a mapping is not of that form.
     """
-    made: Attack = HookConfig(name=given).made("attacks", Path()) if isinstance(given, str) else given
-    return made
+    if isinstance(given, str):
+        given = {"name": given}
+    if not isinstance(given, Mapping):
+        return cast("Attack", given)
+    return cast("Attack", _section(HookConfig, given, "attacks").made("attacks", Path()))
 
 
 def penalty_of(given: Any) -> Weighed:
@@ -75,11 +80,15 @@ def penalty_of(given: Any) -> Weighed:
         given = {"name": given}
     if not isinstance(given, Mapping):
         return weighed(given)
+    return _section(PenaltyConfig, given, "penalties").made("penalties", Path())
+
+
+def _section(kind: Callable[..., Section], given: Mapping[str, Any], argument: str) -> Section:
     try:
-        return PenaltyConfig(**given).made("penalties", Path())
+        return kind(**given)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(["penalties", *map(str, first["loc"])])
+        place = ".".join([argument, *map(str, first["loc"])])
         raise ArgumentError(f"{place}: {first['msg']}") from error
 
 

@@ -191,6 +191,19 @@ def check_team(config: ExperimentConfig) -> None:
             )
 
 
+def said_in_one_process(config: ExperimentConfig) -> list[str]:
+    """Return what is to be said of a file with several workers where one process trains all parties, in sentences."""
+    count = config.team.workers
+    if count == 1:
+        return []
+    lines = [f"team.workers is {count}: here one process takes the steps of {count} shards; splitvfl party has workers"]
+    try:
+        check_team(config)
+    except ConfigError as error:
+        lines.append(f"splitvfl party would refuse this file: {error}")
+    return lines
+
+
 def _has_penalty_of_a_batch(config: ExperimentConfig) -> bool:
     penalties = (one.made("penalties", config.folder) for party in config.parties.values() for one in party.penalties)
     return any(scope_of(one.penalty) == "batch" for one in penalties)

@@ -69,8 +69,9 @@ class Penalties:
         if "distribution" in needs and not self._draws:
             raise ConfigError(
                 f"penalty {hook_name(penalty)} is of a bottom model that draws what it puts out, and that of "
-                f"{self._data.name} draws nothing: set model: {{name: mlp, sampled: true}}, or in Python wrap it in "
-                "splitvfl.models.Sampled"
+                f"{self._data.name} draws nothing: set model: {{name: mlp, sampled: true}} (of an estimator "
+                "model={'name': 'mlp', 'sampled': True}; a bottom model of your own: wrap it in "
+                "splitvfl.models.Sampled)"
             )
         held = {"columns": self._data.width, "categories": len(self._data.field_sizes), "distribution": 1}
         missing = sorted(need for need in needs if not held[need])

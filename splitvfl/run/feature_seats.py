@@ -36,6 +36,7 @@ from splitvfl.leakage.view_fields import in_words
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run.feature_systems import (
     PARTS,
+    SHOWN,
     LabelParty,
     System,
     aware_systems,
@@ -147,11 +148,22 @@ def note_missing(
         for attack in attacks:
             label = hook_name(attack)
             if of_activation and of_scores:
-                unavailable[name][label] = of_activation
+                unavailable[name][label] = _not_shown(attack) or of_activation
             elif of_scores:
-                unavailable[name][f"{label} (scores)"] = of_scores
+                unavailable[name][f"{label} (scores)"] = _not_shown(attack) or of_scores
     for name, why in with_transforms_known(targets)[1].items():
         unavailable[name] |= {f"{hook_name(attack)}{AWARE}": why for attack in attacks}
+
+
+def _not_shown(attack: Attack) -> str:
+    """Return what an attack needs that no view of predictions has, whatever the model; empty if there is nothing."""
+    needed = in_words(needs_of(attack) - SHOWN)
+    if not needed:
+        return ""
+    return (
+        f"needs {', '.join(needed)}, which no view of predictions has; it has {', '.join(sorted(SHOWN))}, "
+        "and that of who reads activations has received_activation"
+    )
 
 
 class Judgement(NamedTuple):

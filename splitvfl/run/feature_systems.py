@@ -46,6 +46,8 @@ from splitvfl.run.feature_target import FeatureTarget, varying_columns, with_tra
 # of a standard deviation.
 MOST_RECORDS = 2_000
 PARTS: tuple[Part, ...] = ("train", "test")
+SHOWN = frozenset({"equations", "alphabets", "known_rows", "scores", "active_logits", "passive_weight", "logit_parts"})
+"""Fields of a view of predictions, in one of the two views or in both."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,7 +73,9 @@ def test_defaults_learn_a_table_of_four_hundred_rows(fitted: SplitClassifier, ca
 
 def test_what_leaked_is_a_table(cancer: tuple[pd.DataFrame, Any]) -> None:
     X, y = cancer
-    model = SplitClassifier({"lab": ["worst *"], "ward": "* error"}, **SMALL, attacks=["norm"], random_state=0)
+    model = SplitClassifier(
+        {"lab": ["worst *"], "ward": "* error"}, **SMALL, attacks=[{"name": "norm"}], random_state=0
+    )
     leaks = model.fit(X[:200], y[:200]).leakage_
 
     assert isinstance(leaks, pd.DataFrame)
@@ -242,6 +244,10 @@ def test_without_pandas_the_table_is_one_of_arrow(monkeypatch: pytest.MonkeyPatc
         ({"defenses": "max-norm"}, ArgumentError, "expected defenses as a list"),
         ({"attacks": ["nrom"]}, ConfigError, "no such attack 'nrom'; did you mean norm"),
         ({"attacks": ["least-squares"]}, ArgumentError, "infers columns"),
+        ({"attacks": [{"name": "ridge", "known_share": 0.2}]}, ArgumentError, "ridge infers columns"),
+        ({"attacks": [{"known_share": 0.2}]}, ArgumentError, r"attacks\.name: "),
+        ({"attacks": [{"name": "ridge", "known_share": 2.0}]}, ConfigError, "known_share"),
+        ({"defenses": [{"name": "isotropic", "ration": 2.0}]}, ConfigError, "did you mean ratio"),
         ({"epochs": 0}, ArgumentError, "epochs"),
         ({"scale": "standrad"}, ArgumentError, "expected scale one of"),
     ],

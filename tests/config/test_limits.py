@@ -240,3 +240,14 @@ def test_seeds_of_a_comparison_are_limited(seeds: int) -> None:
     config = parse_config(to_yaml(BASE), source="run.yaml")
     with pytest.raises(ConfigError, match="--seeds: expected 1 to 10000, got"):
         variants(config, [[HookConfig(name="max-norm")]], seeds, Path("runs"))
+
+
+def test_a_comparison_has_each_list_of_defenses_once() -> None:
+    """One without a defense was compared with itself, in one folder, and two runs of one seed were shown as a range."""
+    config = parse_config(to_yaml({**BASE, "defenses": []}), source="run.yaml")
+    own, norm = list(config.defenses), [HookConfig(name="max-norm")]
+
+    found = variants(config, [[], own, norm, norm], 2, Path("runs"))
+
+    assert [one.label for one in found] == ["none", "none", "max-norm", "max-norm"]
+    assert len({one.folder for one in found}) == 4

@@ -496,6 +496,21 @@ def test_feature_attacks_are_unavailable_where_there_are_no_equations() -> None:
     assert deep.unavailable == {"telecom": {"least-squares": "needs linear models (logistic regression)"}}
 
 
+class Misplaced(LeastSquaresAttack):
+    """One that asks in this seat for what the other seat sees."""
+
+    name = "misplaced"
+    needs = frozenset({"equations", "gradient"})
+
+
+def test_what_no_view_of_the_seat_has_is_not_put_down_to_the_model() -> None:
+    deep = small_trainer(attacks=[Misplaced()])
+    deep.fit(1)
+    assert deep.feature_leaks() == {}
+    reason = deep.unavailable["telecom"]["misplaced"]
+    assert reason.startswith("needs the gradient of each record, which no view of predictions has; it has")
+
+
 def with_columns(trainer: Trainer, change: Any) -> Trainer:
     party = trainer.passives["telecom"]
     parts = {
