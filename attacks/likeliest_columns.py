@@ -75,16 +75,35 @@ def likeliest(off: Callable[[Tensor], Tensor], one: Tensor, other: Tensor, *, st
     damping = torch.ones_like(found[:, 0])
     for _ in range(steps):
         residual, slope = _linearised(off, found)
-        bent = slope.mT @ slope + torch.eye(found.shape[1], dtype=found.dtype, device=found.device)
-        down = (slope.mT @ residual[:, :, None])[:, :, 0] + found
-        damped = bent + damping[:, None, None] * torch.diag_embed(bent.diagonal(dim1=1, dim2=2))
-        tried = found - torch.linalg.solve(damped, down)
+        tried = found - _step(slope, residual, found, damping)
         better = _unlikely(off, tried) < residual.square().sum(dim=1) + found.square().sum(dim=1)
         found = torch.where(better[:, None], tried, found)
         damping = torch.where(better, _EASIER * damping, _HARDER * damping).clamp(1e-12, 1e12)
     first, second = _unlikely(off, found).chunk(2)
     one, other = found.chunk(2)
     return torch.where((first <= second)[:, None], one, other)
+
+
+def _step(slope: Tensor, residual: Tensor, found: Tensor, damping: Tensor) -> Tensor:
+    """Return ``(H + λ diag(H))⁻¹ (Jᵀ r + z)`` with ``H = Jᵀ J + I``, for each record, ``(2n, d)``.
+
+    Args:
+        slope: J, ``(2n, k, d)``.
+        residual: r, ``(2n, k)``.
+        found: z, ``(2n, d)``.
+        damping: λ, ``(2n,)``.
+    """
+    down = (slope.mT @ residual[:, :, None])[:, :, 0] + found
+    # The matrix is JᵀJ and a diagonal: of fewer outputs than columns it is inverted by way of the outputs.
+    diagonal = 1.0 + damping[:, None] * (1.0 + slope.square().sum(dim=1))
+    outputs, columns = slope.shape[1:]
+    if columns <= outputs:
+        step: Tensor = torch.linalg.solve(slope.mT @ slope + torch.diag_embed(diagonal), down)
+        return step
+    spread = slope / diagonal[:, None]
+    inner = slope @ spread.mT + torch.eye(outputs, dtype=slope.dtype, device=slope.device)
+    seen: Tensor = torch.linalg.solve(inner, spread @ down[:, :, None])
+    return down / diagonal - (spread.mT @ seen)[:, :, 0]
 
 
 def _unlikely(off: Callable[[Tensor], Tensor], found: Tensor) -> Tensor:
