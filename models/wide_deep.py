@@ -76,7 +76,7 @@ class FieldTable(nn.Module):
         if not field_sizes or min(*field_sizes, dim) < 1:
             raise ArgumentError(f"expected fields and a dimension of at least 1, got {list(field_sizes)} and {dim}")
         sizes = torch.tensor(field_sizes)
-        rows = int(sizes.sum())
+        rows = sum(field_sizes)
         self.sparse = has_sparse_gradient(rows, sparse)
         self.table: nn.Parameter | ShardedTable
         if self.sparse and team is not None and team.size > 1:

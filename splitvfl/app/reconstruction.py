@@ -48,6 +48,7 @@ from splitvfl.leakage.categories import CategoryGroup, category_groups, commones
 from splitvfl.leakage.estimates import JudgedAttack, best_first, judged_attack, own_columns
 from splitvfl.leakage.features import AWARE, FeatureLeak, Part, Sees
 from splitvfl.leakage.reconstruction import (
+    MOST_PLOTTED,
     PLOTTED,
     Certificate,
     PlottedColumn,
@@ -72,7 +73,6 @@ VIEWS: tuple[Sees, ...] = ("scores", "activation")
 TRUE_WEIGHTS: Mapping[Weights, Mapping[str, WeightChange]] = {"true": {}}
 """Who knows the weights, and nobody else."""
 
-_MOST_PLOTTED = 9
 # Scores of float32 hold logits to about 1e-6 of their size; estimates are off by that over the least singular value.
 _CERTIFIED_WITHIN = 1e-3
 
@@ -680,7 +680,7 @@ def _plotted(view: ReconstructedView, estimate: Tensor, truth: Tensor) -> Iterat
     names = [one.column for one in view.baselines]
     order = sorted(range(len(names)), key=lambda place: (left.get(names[place], float("inf")), place))
     rows = torch.linspace(0, len(truth) - 1, min(len(truth), PLOTTED), dtype=torch.float64).round().long()
-    for place in order[:_MOST_PLOTTED]:
+    for place in order[:MOST_PLOTTED]:
         true, estimated = (values[rows, place].double().tolist() for values in (truth, estimate))
         yield PlottedColumn(names[place], tuple(true), tuple(estimated))
 

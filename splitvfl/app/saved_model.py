@@ -232,10 +232,26 @@ class SavedHalf:
         module.requires_grad_(False)
 
     def _built(self, recipe: Recipe, data: PartyData) -> nn.Module:
+        self._check_size(recipe, data)
         try:
             return self._made_by(recipe, data)
         except (ArgumentError, ConfigError, RuntimeError) as error:
             raise damaged(self.folder / WEIGHTS_FILE, f"the weights do not fit the model: {error}") from error
+
+    def _check_size(self, recipe: Recipe, data: PartyData) -> None:
+        """Refuse a model of more weights than there are before memory is taken for it: a few words describe any."""
+        try:
+            with torch.device("meta"):  # on which tensors have shapes, and no memory
+                described = self._made_by(recipe, data)
+            count = sum(weight.numel() for weight in described.state_dict().values())
+        except Exception:
+            return  # a model of one's own may compute with its first weights; what is wrong with others, is said next
+        held = sum(weight.numel() for weight in self.weights.values())
+        if count > held:
+            raise damaged(
+                self.folder / WEIGHTS_FILE,
+                f"the weights do not fit the model: {HALF_FILE} describes one of {count:,}, and there are {held:,}",
+            )
 
     def _made_by(self, recipe: Recipe, data: PartyData) -> nn.Module:
         with PartyRandom(0):  # first weights are drawn and replaced; nobody else's numbers are to be used up for them

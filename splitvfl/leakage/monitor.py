@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 from splitvfl.errors import CheckpointError
 from splitvfl.leakage.board import add_layout
 from splitvfl.leakage.event_file import EventFile
+from splitvfl.system.handed_on import MOST_BYTES, read_handed_on
 from splitvfl.system.private_folder import private_folder
 
 
@@ -114,18 +115,24 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Return the lines of a run's ``metrics.jsonl``; empty if there are none.
 
     Raises:
-        CheckpointError: If a line is no JSON; the message names it.
+        CheckpointError: If a line is no JSON; the message names it. Or if the file is a link, no file, or larger than
+            1 GiB.
     """
     path = folder / "metrics.jsonl"
-    if not path.exists():
-        return []
     rows = []
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+    for number, line in enumerate((read_handed_on(path, most=4 * MOST_BYTES) or b"").splitlines(), start=1):
         try:
             row = json.loads(line)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{path}:{number}: not a line of JSON: {error}") from error
         if not isinstance(row, dict) or not isinstance(row.get("step"), int):
             raise CheckpointError(f"{path}:{number}: expected an object with a step, got {line[:40]!r}")
+        if not all(_is_number(value) for value in row.values()):
+            raise CheckpointError(f"{path}:{number}: expected numbers alone, got {line[:40]!r}")
         rows.append(row)
     return rows
+
+
+def _is_number(value: object) -> bool:
+    """Return whether a value can be drawn: JSON has integers that no float holds."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)

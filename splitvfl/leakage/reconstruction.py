@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -13,6 +13,7 @@ import msgspec
 from splitvfl.errors import CheckpointError, printable
 from splitvfl.leakage.estimates import TOLD, JudgedAttack, OwnColumn, off_by, quoted, shares_left
 from splitvfl.leakage.features import Part, Sees
+from splitvfl.system.handed_on import read_handed_on
 
 RECONSTRUCTION_FILE: Final = "reconstruct.json"
 VERSION: Final = 1
@@ -25,6 +26,12 @@ _SAME = 5e-4  # of a mean squared error: saturated scores of float32 are off by 
 
 PLOTTED = 200
 """Records whose values are kept of a plotted column, at most."""
+
+MOST_PLOTTED = 9
+"""Columns of a view of which values are kept, at most."""
+
+_MOST_PLOTS = 2_000  # of all parties and views: a page draws each
+_FARTHEST = 1e6  # of what lies in the unit box or near it
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,14 +231,48 @@ def read_reconstruction(folder: Path) -> Reconstruction | None:
         CheckpointError: If it is damaged.
     """
     path = folder / RECONSTRUCTION_FILE
-    if not path.is_file():
+    content = read_handed_on(path)
+    if content is None:
         return None
     try:
-        return msgspec.convert(_harmless(msgspec.json.decode(path.read_bytes())), Reconstruction)
+        found = msgspec.convert(_harmless(msgspec.json.decode(content)), Reconstruction)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckpointError(
-            f"{path} is damaged: {error}; make it anew (splitvfl reconstruct {folder}), or delete it"
-        ) from error
+        raise _damaged(path, error) from error
+    if wrong := _wrong_in(found):
+        raise _damaged(path, wrong)
+    return found
+
+
+def _damaged(path: Path, why: object) -> CheckpointError:
+    return CheckpointError(f"{path} is damaged: {why}; make it anew (splitvfl reconstruct {path.parent}), or delete it")
+
+
+def _wrong_in(found: Reconstruction) -> str:
+    """Return what ``splitvfl reconstruct`` does not write, and a page would stumble over; empty where all is well."""
+    views = [view for own in found.parties.values() for view in own]
+    if not all(view.attacks and view.baselines for view in views):
+        return "a view has no attack or no column"
+    names = [{one.column for one in view.baselines} for view in views]
+    if not all(
+        {one.column for one in attack.columns} == own
+        for view, own in zip(views, names, strict=True)
+        for attack in view.attacks
+    ):
+        return "an attack has other columns than its view"
+    if not all({plot.column for plot in view.plots} <= own for view, own in zip(views, names, strict=True)):
+        return "it has values of a column that its view has not"
+    return _wrong_in_plots(views)
+
+
+def _wrong_in_plots(views: Sequence[ReconstructedView]) -> str:
+    plots = [plot for view in views for plot in view.plots]
+    if len(plots) > _MOST_PLOTS or not all(len(view.plots) <= MOST_PLOTTED for view in views):
+        return f"it has values of more than {MOST_PLOTTED} columns of a view, or of {_MOST_PLOTS:,} in all"
+    if not all(1 <= len(plot.true) == len(plot.estimated) <= PLOTTED for plot in plots):
+        return f"expected values of 1 to {PLOTTED} records of a column, and as many estimates"
+    if not all(abs(value) <= _FARTHEST for plot in plots for value in (*plot.true, *plot.estimated)):
+        return "values lie far outside of the unit box"
+    return ""
 
 
 def _harmless(value: Any) -> Any:

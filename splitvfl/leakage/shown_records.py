@@ -18,6 +18,7 @@ from torch import Tensor
 
 from splitvfl.errors import CheckpointError, printable
 from splitvfl.leakage.reconstruction import PlottedColumn
+from splitvfl.system.handed_on import read_handed_on
 
 SHOWN_FILE: Final = "columns-read.json"
 SHOWN_COLUMNS: Final = 3
@@ -25,6 +26,9 @@ SHOWN_RECORDS: Final = 50
 _ENDS: Final = (0.01, 0.99)
 _STEPS: Final = 100
 _VERSION: Final = 1
+_MOST_BYTES: Final = 1 << 24
+# Every attack of a run on every party; a page draws a figure for each.
+_MOST_SHOWN: Final = 50
 
 
 class ShownRecords(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,18 +97,36 @@ def read_shown(folder: Path) -> tuple[ShownRecords, ...]:
     """Return what a run has kept, which another may have handed on; nothing where it has kept nothing.
 
     Raises:
-        CheckpointError: If the file is damaged.
+        CheckpointError: If the file is damaged, or holds more than a run keeps.
     """
     path = folder / SHOWN_FILE
-    if not path.is_file():
+    content = read_handed_on(path, most=_MOST_BYTES)
+    if content is None:
         return ()
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_File)
+        found = msgspec.json.decode(content, type=_File)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged: {error}; leave out --show-records, or delete it") from error
-    if not all(len(one.true) == len(one.estimated) > 0 for shown in found.shown for one in shown.columns):
-        raise CheckpointError(f"{path} is damaged: it has not as many estimates as values; delete it")
+    wrong = _wrong_in(found.shown)
+    if wrong:
+        raise CheckpointError(f"{path} is damaged: {wrong}; leave out --show-records, or delete it")
     return tuple(_harmless(one) for one in found.shown)
+
+
+def _wrong_in(found: tuple[ShownRecords, ...]) -> str:
+    """Return what a run would not have kept so, as a page takes time and room for each; empty where all is well."""
+    columns = [column for shown in found for column in shown.columns]
+    if len(found) > _MOST_SHOWN:
+        return f"expected at most {_MOST_SHOWN} readers, got {len(found):,}"
+    if not all(1 <= len(shown.columns) <= SHOWN_COLUMNS for shown in found):
+        return f"expected 1 to {SHOWN_COLUMNS} columns of each reader, got another number"
+    if not all(len(one.true) == len(one.estimated) for one in columns):
+        return "it has not as many estimates as values"
+    if not all(1 <= len(one.true) <= SHOWN_RECORDS for one in columns):
+        return f"expected 1 to {SHOWN_RECORDS} records of each column, got another number"
+    if not all(0.0 <= value <= 1.0 for one in columns for value in (*one.true, *one.estimated)):
+        return "expected values in [0, 1], got others"
+    return ""
 
 
 def _harmless(shown: ShownRecords) -> ShownRecords:

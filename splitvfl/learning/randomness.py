@@ -115,6 +115,16 @@ class PartyRandom:
             own._cuda = entropic_generator(device).get_state()
         return own
 
+    @classmethod
+    def beside(cls, purpose: bytes) -> Self:
+        """Return a state that follows from the one in force, and from a purpose, without drawing from it."""
+        with _asking:
+            words = _everybodys.get_state()[: _HEADER + 8 * _WORDS].numpy().tobytes()
+        key = hashlib.blake2b(words, digest_size=32).digest()
+        own = cls(int.from_bytes(_derived(key, (b"seed", purpose), 8), "little") >> 1)
+        own._cpu = keyed_generator(key, b"state", purpose).get_state()
+        return own
+
     def use_cuda(self) -> None:
         """Keep a state of the CUDA generator too."""
         if self._cuda is None:

@@ -19,6 +19,7 @@ from splitvfl.data.columns import PartyData, Records
 from splitvfl.errors import ConfigError
 from splitvfl.hooks import Held, Penalty, Weighed, held_by, hook_name, penalise, scope_of, weighed
 from splitvfl.leakage.watching import unused
+from splitvfl.learning.randomness import PartyRandom
 from splitvfl.learning.sampled import distribution_of
 
 NO_PENALTIES_OF_WORKERS = (
@@ -26,7 +27,7 @@ NO_PENALTIES_OF_WORKERS = (
     "that is a mean over records says so with scope = 'row'"
 )
 
-NO_STATE: Mapping[str, Any] = {"generator": None, "own": {}, "values": {}}
+NO_STATE: Mapping[str, Any] = {"generator": None, "random": None, "own": {}, "values": {}}
 """The state of a party without penalties."""
 
 
@@ -44,7 +45,8 @@ class Penalties:
     def __init__(self, data: PartyData, *, draws: bool = False) -> None:
         self._data, self._draws = data, draws
         self._weighed: dict[str, Weighed] = {}
-        self._generator: torch.Generator | None = None
+        self._random: PartyRandom | None = None
+        self._generator = torch.Generator()
         self.values: dict[str, float] = {}
 
     def __len__(self) -> int:
@@ -109,7 +111,8 @@ class Penalties:
     ) -> dict[Tensor, Tensor]:
         """Return what the bottom learns from: a received gradient, and the penalties' on top.
 
-        What penalties draw comes from a generator that the party's random state seeds at the first step.
+        What penalties draw is none of what the party draws, and they can seed torch as they like: a state of torch's
+        generator and a generator, both of their own, follow from the party's random state at the first step.
 
         Args:
             gradient: What is used of the received gradient, ``(n, width)``.
@@ -128,11 +131,14 @@ class Penalties:
         """
         if not self._weighed or batch.count == 0:  # a mean over no records is no number
             return {activation: gradient}
+        random = self._drawing(activation.device)
         held = self._held(activation, batch, step)
         roots = [activation, *held.leaves]
         totals = [gradient, *(torch.zeros_like(part) for part in held.leaves)]
         for name, given in self._weighed.items():
-            found, weight = penalise(given.penalty, activation, held), share * given.at(step)
+            with random:
+                found = penalise(given.penalty, activation, held)
+            weight = share * given.at(step)
             self.values[name] = found.value
             totals = [total.to(found.gradient.dtype) for total in totals]
             totals = [found.added_to(totals[0], weight), *found.added_to_distribution(totals[1:], weight)]
@@ -145,15 +151,21 @@ class Penalties:
             ids=batch.ids,
             columns=batch.columns.numeric,
             categories=batch.columns.categorical,
-            generator=self._own_generator(),
+            generator=self._generator,
             distribution=distribution_of(activation),
         )
 
-    def _own_generator(self) -> torch.Generator:
-        if self._generator is None:
-            # Inside a step torch's global state is the party's own, from entropy in a deployed run.
-            self._generator = torch.Generator().manual_seed(int(torch.randint(2**63 - 1, ()).item()))
-        return self._generator
+    def _drawing(self, device: torch.device) -> PartyRandom:
+        """Return the state of torch's generators in which penalties run."""
+        if self._random is None:
+            # Inside a step torch's global state is the party's own, from entropy in a deployed run. To draw a seed from
+            # it would change what the bottom model drops out next, without any weight of a penalty.
+            self._random = PartyRandom.beside(b"penalties")
+            with self._random:
+                self._generator.manual_seed(int(torch.randint(2**63 - 1, ()).item()))
+        if device.type == "cuda":
+            self._random.use_cuda()
+        return self._random
 
     @property
     def notes(self) -> list[str]:
@@ -169,7 +181,8 @@ class Penalties:
         """Return the state of each, by name, of what they draw from, and what they were."""
         return {
             "values": dict(self.values),  # with batches in flight the next step may log them once more
-            "generator": None if self._generator is None else self._generator.get_state(),
+            "generator": None if self._random is None else self._generator.get_state(),
+            "random": None if self._random is None else self._random.state_dict(),
             "own": {
                 name: given.penalty.state_dict() if hasattr(given.penalty, "state_dict") else None
                 for name, given in self._weighed.items()
@@ -188,8 +201,11 @@ class Penalties:
                 f"{self._data.name} had {_named(own)} when it was made, and this run has {_named(self._weighed)}"
             )
         self.values = dict(state["values"])
-        if state["generator"] is not None:
-            self._generator = torch.Generator()
+        if (random := state.get("random")) is None:
+            self._random = None  # it broke off before the first step
+        else:
+            self._random = PartyRandom(0)
+            self._random.load_state_dict(random)
             self._generator.set_state(state["generator"])
         for name, given in self._weighed.items():
             if own[name] is not None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from splitvfl.errors import CheckpointError
 from splitvfl.report.rows import counted
+from splitvfl.system.handed_on import read_handed_on
 
 AUDIT_FILE, AUDIT_PAGE = "audit.json", "audit.html"
 
@@ -70,12 +71,15 @@ def read_audit(folder: Path) -> dict[str, Any] | None:
         CheckpointError: If it is damaged.
     """
     path = folder / AUDIT_FILE
-    if not path.is_file():
+    content = read_handed_on(path)
+    if content is None:
         return None
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        found: dict[str, Any] = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} is damaged: expected an object, got {type(found).__name__}")
     # Of a version without seats it says nothing here.
     return found if found.get("format") == _FORMAT and "learned" in found else None
 

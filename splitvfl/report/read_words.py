@@ -29,7 +29,7 @@ def with_share(column: ColumnShare) -> str:
     >>> with_share(ColumnShare("age", 0.5)), with_share(ColumnShare("region", 0.5, right=0.8, commonest=0.6))
     ('age (50%)', 'region (50%: 80% right, the most frequent category 60%)')
     """
-    if column.right is None:
+    if column.right is None or column.commonest is None:
         return f"{column.column} ({column.share:.0%})"
     return (
         f"{column.column} ({column.share:.0%}: {column.right:.0%} right, the most frequent category "

@@ -20,6 +20,7 @@ import msgspec
 
 from splitvfl.errors import ArgumentError, CheckpointError, printable
 from splitvfl.system.folder_lock import locked
+from splitvfl.system.handed_on import read_handed_on
 from splitvfl.system.private_folder import write_new
 
 RELEASES_FILE: Final = "releases.json"
@@ -169,11 +170,12 @@ def releases(folder: Path) -> list[Release]:
         CheckpointError: If the file is damaged, or cannot be read.
     """
     path = folder / RELEASES_FILE
-    if not path.exists():
+    content = read_handed_on(path)
+    if content is None:
         return []
     try:
-        return msgspec.json.decode(path.read_bytes(), type=list[Release])
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, ArgumentError) as error:
+        return msgspec.json.decode(content, type=list[Release])
+    except (msgspec.MsgspecError, UnicodeDecodeError, ArgumentError) as error:
         raise CheckpointError(
             f"{path} does not hold what was predicted after the training: {error}; bring it back, or what is said of "
             "the run leaves predictions out"

@@ -21,7 +21,7 @@ from splitvfl.leakage.many_auditing import auditor_of
 from splitvfl.leakage.monitor import read_metrics
 from splitvfl.leakage.reconstruction import read_reconstruction
 from splitvfl.leakage.shown_records import ShownRecords, read_shown
-from splitvfl.report.audit_words import AUDIT_PAGE, answer, not_covered, overall, question, read_audit
+from splitvfl.report.audit_words import AUDIT_FILE, AUDIT_PAGE, answer, not_covered, overall, question, read_audit
 from splitvfl.report.brief import two_lines
 from splitvfl.report.column_leaks import (
     ViewNote,
@@ -69,6 +69,7 @@ from splitvfl.report.rows import (
 )
 from splitvfl.report.served import served_in
 from splitvfl.report.summary import FILE_NAME, GOAL, RunSummary, read_summary
+from splitvfl.system.handed_on import read_handed_on
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -79,6 +80,7 @@ _TEMPLATE = "report.html.j2"
 _COLUMNS_SHOWN = 40
 _STYLE = "page.css"
 _SETTINGS = "experiment.yaml"
+_MOST_SETTINGS = 1 << 24  # bytes
 
 
 def write_report(runs: Sequence[Path], target: Path, *, title: str, show_records: bool = False) -> Path:
@@ -301,11 +303,23 @@ def _audited(run: RunSummary, folder: Path, beside: Path) -> Iterator[Mapping[st
         page = folder / AUDIT_PAGE
         yield {
             "run": run,
+            **_said_of_audit(found, folder),
+            "page": Path(os.path.relpath(page, beside)).as_posix() if page.is_file() else "",
+        }
+
+
+def _said_of_audit(found: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    try:
+        return {
             "verdict": overall(found),
             "gaps": list(not_covered(found)),
             "seats": [(question(seat), next(answer(seat, found["trainings"]))) for seat in found["learned"]],
-            "page": Path(os.path.relpath(page, beside)).as_posix() if page.is_file() else "",
         }
+    # It is read as it stands: what is missing there, or of another kind, comes to light where it is put into words.
+    except (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{folder / AUDIT_FILE} is damaged: {type(error).__name__}: {error}; audit the run again, or delete it"
+        ) from error
 
 
 def _told(row: DefenseRow, folder: Path, *, name: str) -> Mapping[str, Any]:
@@ -362,7 +376,11 @@ def _description(attack: str, known: Mapping[str, str]) -> str:
 
 def _settings(folder: Path) -> str:
     path = folder / _SETTINGS
-    return shown_settings(path.read_text(encoding="utf-8")) if path.is_file() else ""
+    content = read_handed_on(path, most=_MOST_SETTINGS)
+    try:
+        return "" if content is None else shown_settings(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is damaged: {error}; bring it back as it was, or delete it") from error
 
 
 def _parties(runs: Sequence[RunSummary]) -> str:

@@ -25,6 +25,7 @@ from splitvfl.privacy import Spent
 from splitvfl.privacy.statement import Relation
 from splitvfl.report.provenance import BEGUN_FILE, Provenance
 from splitvfl.report.releases import releases, said_of
+from splitvfl.system.handed_on import read_handed_on
 
 FILE_NAME = "summary.json"
 GOAL = 0.6
@@ -485,20 +486,33 @@ def read_summary(folder: Path) -> RunSummary:
     path = folder / FILE_NAME
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: there is no such folder; name that of a finished run, or one that holds some")
-    if not path.is_file():
+    content = read_handed_on(path)
+    if content is None:
         raise CheckpointError(f"{folder} holds no finished run: there is no {FILE_NAME}; go on with --resume")
     try:
-        found = msgspec.convert(_harmless(msgspec.json.decode(path.read_bytes())), RunSummary, str_keys=True)
+        found = msgspec.convert(_harmless(msgspec.json.decode(content)), RunSummary, str_keys=True)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(
             f"{path} is damaged: {error}; leave this run out, get the file anew from whoever handed it on, or run the "
             "experiment again with --overwrite"
         ) from error
+    if wrong := _wrong_in(found):
+        raise CheckpointError(
+            f"{path} is damaged: {wrong}; leave this run out, or get the file anew from whoever handed it on"
+        )
     released = said_of(releases(folder))
     found = replace(found, notes=[*found.notes, *released], released=released)
     if found.provenance is None:
         return found
     return replace(found, provenance=replace(found.provenance, same_data=_same_data(folder)))
+
+
+def _wrong_in(found: RunSummary) -> str:
+    """Return what no run writes, and sentences about it would stumble over; empty where all is well."""
+    if found.seat and found.seat not in found.parties:
+        return f"it is {found.seat}'s own, who is not among its parties"
+    bare = [reading for party in found.parties.values() for reading in party.readings if not reading.columns]
+    return f"what {bare[0].attack} read is of no column" if bare else ""
 
 
 def _harmless(value: Any) -> Any:
@@ -514,9 +528,9 @@ def _same_data(folder: Path) -> str:
     """Return what says whether runs are on equal data; nothing where only the summary was handed on."""
     path = folder / BEGUN_FILE
     try:
-        noted = msgspec.json.decode(path.read_bytes(), type=dict[str, str]) if path.is_file() else {}
+        noted = msgspec.json.decode(read_handed_on(path) or b"{}", type=dict[str, str])
     except (
-        OSError,
+        CheckpointError,
         msgspec.DecodeError,
         UnicodeDecodeError,
         RecursionError,

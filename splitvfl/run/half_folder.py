@@ -296,6 +296,8 @@ def read_half_schema(folder: Path) -> HalfSchema:
     """
     path = folder / HALF_FILE
     try:
+        if path.exists() and not path.is_file():
+            raise damaged(path, "it is no file")  # a pipe would be waited at for ever
         data = path.read_bytes()
     except OSError as error:
         raise CheckpointError(
@@ -324,6 +326,8 @@ def check_file(folder: Path, name: str, digest: str) -> None:
     """
     if name not in (WEIGHTS_FILE, TRANSFORM_FILE, *_TABLE_FILES):
         raise damaged(folder / HALF_FILE, f"there is no place for a file {name!r}")
+    if (folder / name).exists() and not (folder / name).is_file():
+        raise damaged(folder / name, "it is no file")  # a pipe would be waited at for ever
     try:
         same = file_digest(folder / name) == digest
     except OSError as error:

@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from splitvfl.errors import CheckpointError
 from splitvfl.run.record_counts import Marks
+from splitvfl.system.handed_on import open_handed_on, read_handed_on
 from splitvfl.system.private_folder import close_folder, write_new
 
 LEDGER_FOLDER: Final = "ledger"
@@ -216,9 +217,12 @@ def read_on(chain: Chain, entries: Entries, *, size: int | None = None) -> Itera
     """
     marks, taken = np.ascontiguousarray(entries["mark"]), 0
     path = chain.where / LINES_FILE
-    if not path.exists() and not chain.lines:
+    file = open_handed_on(path)
+    if file is None and not chain.lines:
         return
-    with path.open("rb") as file:
+    if file is None:
+        raise CheckpointError(f"{path} is gone. Nothing was sent: bring the ledger back")
+    with file:
         if file.seek(0, os.SEEK_END) < chain.size:
             raise CheckpointError(
                 f"{path} is shorter than it was: something was cut off. Nothing was sent: bring the ledger back"
@@ -244,9 +248,10 @@ def entries_from(where: Path, start: int) -> Entries:
         OSError: If they cannot be read.
     """
     path = where / MARKS_FILE
-    if not path.exists():
+    file = open_handed_on(path)
+    if file is None:
         return np.zeros(0, _ENTRY)
-    with path.open("rb") as file:
+    with file:
         file.seek(start * _ENTRY.itemsize)
         content = file.read()
     return np.frombuffer(content[: len(content) // _ENTRY.itemsize * _ENTRY.itemsize], _ENTRY)
@@ -260,9 +265,9 @@ def key_of(where: Path) -> bytes | None:
         OSError: If it cannot be read.
     """
     path = where / KEY_FILE
-    if not path.exists():
+    key = read_handed_on(path)
+    if key is None:
         return None
-    key = path.read_bytes()
     if len(key) != KEY_BYTES:
         raise CheckpointError(f"{path}: expected {KEY_BYTES} bytes, got {len(key)}; bring it back")
     return key

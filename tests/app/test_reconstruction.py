@@ -485,6 +485,36 @@ def test_a_file_is_read_as_it_was_written(folder: Path, tmp_path: Path) -> None:
         read_reconstruction(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"attacks": []}, "no attack or no column"),
+        ({"baselines": []}, "no attack or no column"),
+        ({"plots": [{"column": "away", "true": [0.5], "estimated": [0.5]}]}, "a column that its view has not"),
+        ({"plots": [{"column": "NAME", "true": [0.5] * 201, "estimated": [0.5] * 201}]}, "1 to 200 records"),
+        ({"plots": [{"column": "NAME", "true": [0.5, 0.6], "estimated": [0.5]}]}, "as many estimates"),
+        ({"plots": [{"column": "NAME", "true": [], "estimated": []}]}, "1 to 200 records"),
+        ({"plots": [{"column": "NAME", "true": [1e308], "estimated": [0.5]}]}, "far outside of the unit box"),
+        ({"plots": [{"column": "NAME", "true": [0.5], "estimated": [0.5]}] * 10}, "more than 9 columns"),
+    ],
+    ids=str,
+)
+def test_a_file_that_was_not_written_so_is_damaged(
+    folder: Path, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    """A page draws a point for each value, and words of a view name its best attack and its columns."""
+    found = reconstruct(folder / "four", attacks="half", records=20, plots=False)
+    found.save(tmp_path / RECONSTRUCTION_FILE)
+    assert read_reconstruction(tmp_path) == found
+    written = json.loads((tmp_path / RECONSTRUCTION_FILE).read_text(encoding="utf-8"))
+    views = next(iter(written["parties"].values()))
+    name = views[0]["baselines"][0]["column"]
+    views[0] |= json.loads(json.dumps(change).replace("NAME", name))
+    (tmp_path / RECONSTRUCTION_FILE).write_text(json.dumps(written))
+    with pytest.raises(CheckpointError, match=rf"reconstruct\.json is damaged: .*{said}"):
+        read_reconstruction(tmp_path)
+
+
 def test_plots_show_true_values_and_the_best_estimates(folder: Path) -> None:
     hand = ByHand(folder, "four")
     view = view_of(reconstruct(folder / "four", attacks="constrained-least-squares"), "activation", "test")

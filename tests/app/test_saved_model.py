@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import random
 import sys
 from collections.abc import Callable
@@ -327,6 +328,33 @@ def test_a_half_that_does_not_fit_together_is_refused(
 
     with pytest.raises(CheckpointError, match=message):
         load_half(shop).party(trainer.active.data, device=CPU)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_no_memory_is_taken_for_a_model_of_more_weights_than_there_are(tmp_path: Path, model: str) -> None:
+    """The recipe is asked for shapes alone, whichever comes with splitvfl: a few words describe gigabytes."""
+    trainer, *folders = kept(tmp_path, model)
+    for folder, party in zip(folders, (trainer.active, trainer.passives["publisher"]), strict=True):
+        held = sum(weight.numel() for weight in load_half(folder).weights.values())
+        sign(folder, {"one": torch.zeros(1)})
+        with pytest.raises(CheckpointError, match=rf"half.json describes one of {held:,}, and there are 1; train"):
+            load_half(folder).party(party.data, device=CPU)
+
+
+def test_of_a_large_model_that_is_only_described_nothing_is_built(tmp_path: Path) -> None:
+    trainer, _, publisher = kept(tmp_path)
+    sign(publisher, model={"name": "mlp", "bottom": [60_000, 30_000]})  # 7.2 GB in float32
+    with pytest.raises(CheckpointError, match=r"describes one of 1,80\d,\d{3},\d{3}, and there are \d{2,3}; train"):
+        load_half(publisher).party(trainer.passives["publisher"].data, device=CPU)
+
+
+@pytest.mark.parametrize("name", [HALF_FILE, WEIGHTS_FILE])
+def test_a_pipe_in_place_of_a_file_of_a_half_is_not_waited_at(tmp_path: Path, name: str) -> None:
+    _, shop, _ = kept(tmp_path)
+    (shop / name).unlink()
+    os.mkfifo(shop / name)
+    with pytest.raises(CheckpointError, match=f"{name} is damaged: it is no file"):
+        load_half(shop)
 
 
 @pytest.mark.parametrize("name", ["os.system", "os:system", "telepathy", 3, None])

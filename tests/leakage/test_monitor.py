@@ -123,7 +123,21 @@ def test_reading_names_the_damaged_line_and_finds_nothing_where_nothing_is(tmp_p
         read_metrics(tmp_path)
 
 
-@pytest.mark.parametrize("line", [b"\xff\xfe", b"[]", b'{"loss": 1}', b'{"step": 1'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\xff\xfe",
+        b"[]",
+        b'{"loss": 1}',
+        b'{"step": 1',
+        b'{"step": 1, "loss": "low"}',
+        b'{"step": 1, "loss": null}',
+        b'{"step": 1, "loss": 1' + 400 * b"0" + b"}",
+        b'{"step": 1, "loss": 1' + 5000 * b"0" + b"}",
+        b"[" * 100_000,
+    ],
+    ids=lambda line: line[:26].decode("latin-1"),
+)
 def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": 0.5}\n' + line + b"\n")
 

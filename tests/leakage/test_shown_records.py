@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 from typing import ClassVar
@@ -86,17 +87,40 @@ def test_the_file_is_its_owners_and_goes_with_the_next_run_that_keeps_none(tmp_p
     assert read_shown(tmp_path) == ()
 
 
+def written(*columns: dict[str, object], readers: int = 1) -> str:
+    return json.dumps({"shown": [{"party": "lab", "attack": "ridge", "columns": columns}] * readers})
+
+
+def column(*values: float, estimates: int | None = None) -> dict[str, object]:
+    estimated = values if estimates is None else [0.5] * estimates
+    return {"column": "age", "true": values, "estimated": estimated}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "is damaged"),
-        (
-            '{"shown": [{"party": "", "attack": "", "columns": [{"column": "", "true": [1], "estimated": []}]}]}',
-            "as",
-        ),
+        ("{", "truncated"),
+        ("[" * 100_000, "Expected `object`"),
+        (written(column(1.0, estimates=0)), "as many estimates as values"),
+        (written(column()), "expected 1 to 50 records"),
+        (written(column(*[0.5] * 51)), "expected 1 to 50 records"),
+        (written(), "expected 1 to 3 columns"),
+        (written(*[column(0.5)] * 4), "expected 1 to 3 columns"),
+        (written(column(0.5), readers=51), "expected at most 50 readers, got 51"),
+        (written(column(1e308, -1e308)), r"expected values in \[0, 1\]"),
+        (written(column(1.01)), r"expected values in \[0, 1\]"),
+        ("\xff", "invalid character"),
     ],
 )
-def test_a_damaged_file_is_told_in_a_sentence(tmp_path: Path, text: str, said: str) -> None:
-    (tmp_path / SHOWN_FILE).write_text(text)
-    with pytest.raises(CheckpointError, match=said):
+def test_a_damaged_file_and_one_that_no_run_has_written_are_told_in_a_sentence(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    """A page draws a figure for each reader, and a point for each value."""
+    (tmp_path / SHOWN_FILE).write_text(text, encoding="latin-1")
+    with pytest.raises(CheckpointError, match=f"columns-read.json is damaged: .*{said}.*; leave out --show-records"):
         read_shown(tmp_path)
+
+
+def test_the_most_that_a_run_keeps_is_read(tmp_path: Path) -> None:
+    (tmp_path / SHOWN_FILE).write_text(written(*[column(*[0.0, 1.0] * 25)] * 3, readers=50))
+    assert len(read_shown(tmp_path)) == 50

@@ -109,6 +109,65 @@ def test_without_weight_nothing_changes_and_with_it_no_message_of_the_step_does(
     assert [(one.kind, one.payload.shape) for one in runs[0]] == [(one.kind, one.payload.shape) for one in runs[2]]
 
 
+class Seeds(Size):
+    """One that seeds torch for itself, or draws from it and from its own generator."""
+
+    def __init__(self, seed: int | None) -> None:
+        self.seed = seed
+        self.drawn: list[float] = []
+
+    def __call__(self, activation: Tensor, held: Held, /) -> Tensor:
+        if self.seed is not None:
+            torch.manual_seed(self.seed)
+        self.drawn += [torch.rand(()).item(), torch.rand((), generator=held.generator).item()]
+        return super().__call__(activation, held)
+
+
+@pytest.mark.parametrize("settings", [{}, {"exchange": Split(in_flight=2)}], ids=["plain", "in flight"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: DistanceCorrelation(records=8), lambda: AdversarialReconstruction(records=8), lambda: Seeds(1)],
+    ids=["distance correlation", "adversarial", "seeds torch"],
+)
+def test_without_weight_a_bottom_drops_out_what_it_drops_out_without_penalties(
+    make: Any, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """To the bit, in one go and resumed: penalties draw and seed beside the party's own state of torch's generator."""
+
+    def made(*penalties: Any, run: str) -> Trainer:
+        return trainer_of(*penalties, dropout=0.3, log_dir=tmp_path / run, **settings)
+
+    none = made(run="none")
+    none.fit(3)
+    straight = made(Weighed(make(), 0.0), run="straight")
+    straight.fit(3)
+    assert same(weights(none), weights(straight))
+    made(Weighed(make(), 0.0), run="broken").fit(1)
+    resumed = made(Weighed(make(), 0.0), run="broken")
+    resumed.resume()
+    resumed.fit(3)
+    assert same(weights(none), weights(resumed))
+
+
+def test_what_penalties_draw_follows_from_the_partys_seed_and_goes_on_after_a_checkpoint(tmp_path: Path) -> None:
+    def drawn(run: str, seed: int, *, stops: int | None = None) -> list[float]:
+        first, *others = [Seeds(None) for _ in range(2 if stops else 1)]
+        settings = {"dropout": 0.3, "seed": seed, "log_dir": tmp_path / run}
+        trainer = trainer_of(first, **settings)
+        trainer.fit(stops or 3)
+        for other in others:
+            trainer = trainer_of(other, **settings)
+            trainer.resume()
+            trainer.fit(3)
+        return first.drawn + [number for other in others for number in other.drawn]
+
+    straight = drawn("straight", 0)
+    assert len(set(straight)) == 2 * 3 * 3, "every step draws anew, and two generators are two"
+    assert drawn("again", 0) == straight
+    assert drawn("broken", 0, stops=1) == straight
+    assert not set(drawn("other", 1)) & set(straight)
+
+
 def test_the_weight_rises_in_a_straight_line() -> None:
     rising = Weighed(Size(), 2.0, warm_up_steps=4)
     assert [rising.at(step) for step in range(6)] == [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]

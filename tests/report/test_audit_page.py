@@ -290,6 +290,7 @@ def test_the_file_is_json_and_read_again_as_it_was(tmp_path: Path) -> None:
     assert read_audit(tmp_path) == found
     (tmp_path / "audit.json").write_text('{"format": "splitvfl audit", "version": 1}', encoding="utf-8")
     assert read_audit(tmp_path) is None, "it was written before there were seats"
-    (tmp_path / "audit.json").write_text("{", encoding="utf-8")
-    with pytest.raises(CheckpointError, match="damaged"):
-        read_audit(tmp_path)
+    for text in ("{", "[]", "[" * 100_000):
+        (tmp_path / "audit.json").write_text(text, encoding="utf-8")
+        with pytest.raises(CheckpointError, match="damaged"):
+            read_audit(tmp_path)

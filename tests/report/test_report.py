@@ -640,6 +640,61 @@ def noted(**changes: object) -> Provenance:
     return replace(known, **changes)  # type: ignore[arg-type]
 
 
+HANDED_ON = (
+    "summary.json",
+    "metrics.jsonl",
+    "experiment.yaml",
+    "audit.json",
+    "reconstruct.json",
+    "columns-read.json",
+    "releases.json",
+)
+
+
+@pytest.mark.parametrize("name", HANDED_ON)
+def test_a_link_or_a_pipe_in_a_run_that_was_handed_on_is_told_and_not_opened(tmp_path: Path, name: str) -> None:
+    """A link may lead to any file of the reader's, whose content would stand in the page; a pipe waits for ever."""
+    folder = stored(tmp_path / "run", run())
+    (tmp_path / "secret").write_text("token: swordfish")
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(tmp_path / "secret")
+    for what in ("is a link", "is no file"):
+        with pytest.raises(CheckpointError, match=rf"run/{name} {what}"):
+            write_report([folder], tmp_path / "report.html", title="Runs", show_records=name == "columns-read.json")
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_what_a_run_noted_of_its_beginning_is_read_from_no_link(tmp_path: Path) -> None:
+    folder = stored(tmp_path / "run", run(provenance=noted()))
+    (tmp_path / "other.json").write_text('{"data": "swordfish"}')
+    (folder / "begun.json").symlink_to(tmp_path / "other.json")
+    found = read_summary(folder).provenance
+    assert found is not None
+    assert found.same_data == ""
+
+
+def test_settings_that_are_no_utf_8_are_damaged(tmp_path: Path) -> None:
+    folder = stored(tmp_path / "run", run())
+    (folder / "experiment.yaml").write_bytes("name: Größe\n".encode("latin-1"))
+    with pytest.raises(CheckpointError, match=r"experiment\.yaml is damaged: 'utf-8' codec can't decode"):
+        write_report([folder], tmp_path / "report.html", title="Runs")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"defenses": None}, {"learned": [{}]}, {"learned": 3}, {"defenses": [{"claims": [{}]}]}],
+    ids=str,
+)
+def test_an_audit_of_another_shape_is_damaged(tmp_path: Path, change: dict[str, object]) -> None:
+    folder = stored(tmp_path / "run", run())
+    found = json.loads(json.dumps(audit(PROMISED).as_json())) | change
+    (folder / "audit.json").write_text(json.dumps(found), encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"run/audit\.json is damaged: .*; audit the run again, or delete it"):
+        write_report([folder], tmp_path / "report.html", title="Runs")
+
+
 def test_settings_of_a_foreign_summary_are_no_traceback(tmp_path: Path) -> None:
     one = stored(tmp_path / "one", run(provenance=noted(settings={"train.epochs": "3"})))
     other = stored(tmp_path / "other", run(provenance=noted(settings={"train.epochs": r'"\u001b[2J three"'})))

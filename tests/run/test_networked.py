@@ -212,6 +212,39 @@ def test_an_attack_that_writes_in_the_label_partys_monitor_changes_nothing_that_
     assert others == alone
 
 
+SEEDING = """
+import torch
+
+class Seeding:
+    name = "seeding"
+
+    def __call__(self, activation, held, /):
+        torch.manual_seed(1)
+        return activation[torch.randperm(len(activation))[:4]].square().mean()
+"""
+
+
+def test_a_penalty_without_weight_that_seeds_torch_changes_nothing_of_a_networked_run(
+    tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against a run in one process without penalties, of a bottom with dropout."""
+    monkeypatch.chdir(tmp_path)
+    make_certificates(tmp_path / "certs", ["clinic", "lab"])
+    text = TWO.replace("PORT", str(free_ports(1)[0])).replace("epochs: 30", "epochs: 1")
+    text = text.replace("logistic-regression", "{name: mlp, bottom: [8, 4], top_hidden: [], dropout: 0.3}")
+    (tmp_path / "seeding.py").write_text(SEEDING)
+    own = '[{name: "seeding:Seeding", weight: 0}, {name: adversarial-reconstruction, weight: 0, steps: 1}]'
+    (tmp_path / "run.yaml").write_text(text.replace('"worst *"]', f'"worst *"], penalties: {own}'))
+    (tmp_path / "plain.yaml").write_text(text)
+    finished({name: start_party(checkout, tmp_path, "run.yaml", name) for name in ("clinic", "lab")})
+    assert main(["train", "plain.yaml", "--out", "runs/plain"]) == 0
+    newest = checkpoint.latest(tmp_path / "runs" / "plain" / "checkpoints")
+    assert newest is not None
+    plain = checkpoint.load(newest)
+    for name in ("clinic", "lab"):
+        assert same_weights(weights_of(tmp_path / "runs" / name), plain[f"party-{name}"]["module"]), name
+
+
 def _check_own_columns(runs: Path, name: str, config: ExperimentConfig) -> None:
     """What a passive party found of its columns: by hand, and as the label party's seat of one process has it."""
     found, whole, clinic = (read_summary(runs / run) for run in (name, "whole", "clinic"))
