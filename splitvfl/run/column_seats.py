@@ -124,7 +124,7 @@ def readings_of(
 def shown_of(watch: Watch, party: str) -> tuple[ShownRecords, ...]:
     """Return a few records' columns as the reader estimates them that reads most of a party's, of those in training."""
     readings = {name: reader.reading() for name, reader in watch.readers[party].items()}
-    shares = {name: reading.share for name, reading in readings.items() if reading is not None}
+    shares = {name: reading.most for name, reading in readings.items() if reading is not None}
     if not shares:
         return ()
     best = max(shares, key=lambda name: shares[name])

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from splitvfl.leakage.column_reading import ColumnReading, ColumnShare
 from splitvfl.leakage.features import ColumnLeak, FeatureLeak
+from splitvfl.report.findings import columns_read
+from splitvfl.report.most_read import most_read
 from splitvfl.report.own_seat import _reading, seat_lines, seat_verdict
 from splitvfl.report.summary import PartyResult
 from tests.report.test_report import run
@@ -47,3 +49,59 @@ def test_what_training_tells_is_said_of_the_attack_that_reads_most() -> None:
     said = seat_verdict(both)
     assert "From what you send with the finished model whoever knows your half of the model and the columns of" in said
     assert "is not known" in seat_verdict(run(parties={"lab": PartyResult({})}, seat="lab"))
+
+
+def share(column: str, last: float, worst: float, accumulated: float) -> ColumnShare:
+    return ColumnShare(column, last, accumulated, worst=worst)
+
+
+SPOILED = ColumnReading(
+    "ridge",
+    0.05,
+    0.01,
+    0,
+    100,
+    [share("age", 0.03, 0.45, 0.4), share("income", 0.0, 0.6, 0.2), share("debt", 0.0, 0.1, 0.55)],
+    accumulated=0.38,
+    worst=0.42,
+    worst_epoch=5,
+)
+
+
+def test_what_was_read_before_the_last_epoch_counts_by_column_and_in_all() -> None:
+    own = run(parties={"lab": PartyResult({}, readings=[SPOILED])}, seat="lab")
+    fell = "In the last epoch it read 1% only; who sends gradients can bring that about"
+    assert seat_lines(own)[0].startswith(
+        "Columns of lab: in epoch 5 ridge reads 42% of their variance, more than half of 2 of 3, most of income (60%). "
+        + fell
+    )
+    for said in (seat_verdict(own), *columns_read(own)):
+        assert " sent in epoch 5 " in said
+        assert "reads 42% of the variance of" in said
+        assert "by the ridge attack" in said
+        assert "more than half of 2 of them, most of income (60%)" in said
+        assert fell in said
+    over = replace(SPOILED, share=0.3, accumulated=0.5)
+    (said,) = columns_read(run(parties={"lab": PartyResult({}, readings=[over])}))
+    assert "From what lab sent over the run the label party reads 50%" in said
+    assert "In the last epoch" not in said, "more than half of the most"
+    older = replace(over, worst=None, worst_epoch=None, columns=[ColumnShare("age", 0.6, 0.5)])
+    (said,) = columns_read(run(parties={"lab": PartyResult({}, readings=[replace(older, accumulated=None)])}))
+    assert "sent in the last epoch the label party reads 30%" in said
+    assert "more than half of 1 of them, most of age (60%)" in said
+
+
+def test_a_column_counts_by_whoever_reads_most_of_it_and_assumes_no_more() -> None:
+    finished, scores = (
+        ColumnReading("nearest", 0.05, 0.2, 1, 100, [ColumnShare("debt", 0.9), ColumnShare("age", 0.1)], **more)
+        for more in ({"standing_still": True}, {"of_scores": True})
+    )
+    knowing = replace(finished, attack="inversion", share=0.1, knows_model=True, columns=[ColumnShare("age", 0.99)])
+    first, behind = most_read(PartyResult({}, readings=[finished, SPOILED, knowing, scores]))
+    assert first.reading == SPOILED
+    assert [(one.column, one.share) for one in first.columns] == [("debt", 0.9), ("income", 0.6), ("age", 0.45)]
+    assert first.told == 2
+    assert behind.reading == scores
+    assert behind.told == 1
+    _, inversion = most_read(PartyResult({}, readings=[finished, SPOILED, replace(knowing, share=0.5)]))
+    assert [one.column for one in inversion.columns] == ["age", "debt", "income"]
