@@ -140,6 +140,8 @@ class ColumnReading:
             ended, or the summary is older than this. Whoever sends gradients moves ``share``, and can spoil the model
             at the end of a run; what was read before stays read.
         worst_epoch: Number of that epoch, from 1; ``None`` likewise, or where an older checkpoint did not count.
+        evaluation_only: Whether it could be judged by no message of training: then ``share``, ``told``, ``records`` and
+            ``columns`` are those of the last evaluation.
     """
 
     attack: str
@@ -162,6 +164,7 @@ class ColumnReading:
     of_scores: bool = False
     worst: float | None = None
     worst_epoch: int | None = None
+    evaluation_only: bool = False
 
     @property
     def most(self) -> float:
@@ -463,8 +466,13 @@ class ColumnReader:
         return replace(worst, epochs=epochs) if counted else worst
 
     def reading(self) -> ColumnReading | None:
-        """Return its figures of the last epoch, of the worst, and of the run; ``None`` where it was never judged."""
+        """Return its figures of the last epoch, of the worst, and of the run.
+
+        Where no message of training could be judged, those of the last evaluation; ``None`` if none of it either.
+        """
         last = self._last if self._last.count else self._epoch
+        if evaluation_only := not last.count:
+            last = self._later.get("evaluation", last)
         if not last.count:
             return None
         accumulated, worst = self._accumulated(), self._worst_so_far(counted=False)
@@ -491,6 +499,7 @@ class ColumnReader:
             prediction=self._later_reading("prediction"),
             worst=worst.share if worst.judged else None,
             worst_epoch=worst.epoch or None,
+            evaluation_only=evaluation_only,
         )
 
     def _later_reading(self, phase: Phase) -> LaterReading | None:

@@ -41,8 +41,13 @@ class MostRead:
 
     @property
     def moment(self) -> str:
-        """Of what the figure is: ``"finished"``, ``"last"`` epoch, ``"epoch"`` of another number, or ``"run"``."""
+        """Of what the figure is: ``"finished"``, ``"last"`` epoch, ``"epoch"`` of another number, ``"run"``.
+
+        Or ``"evaluation"``, where nothing else could be judged.
+        """
         one = self.reading
+        if one.evaluation_only:
+            return "evaluation"
         if one.standing_still:
             return "finished"
         if one.share == one.most:
@@ -53,11 +58,11 @@ class MostRead:
     def fell(self) -> str:
         """A sentence, with a space before it, where the last epoch is far below the most that was read; or nothing."""
         one = self.reading
-        if self.moment in ("finished", "last") or one.share >= _FAR * one.most:
+        if self.moment not in ("epoch", "run") or one.share >= _FAR * one.most:
             return ""
         return (
-            f" In the last epoch it read {one.share:.0%} only; who sends gradients can bring that about, and what was "
-            "read before stays read."
+            f" In the last epoch it read {one.share:.0%} only: training, penalties or the gradients that a partner "
+            "sends can bring that about, and what was read before stays read."
         )
 
 
@@ -97,5 +102,5 @@ def epoch_of(reading: ColumnReading) -> str:
 
 def sent_when(best: MostRead) -> str:
     """Return in words when that was sent of which most was read in training."""
-    words = {"last": "in the last epoch", "run": "over the run"}
+    words = {"last": "in the last epoch", "run": "over the run", "evaluation": "of records that were evaluated"}
     return words.get(best.moment) or f"in {epoch_of(best.reading)}"

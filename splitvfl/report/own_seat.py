@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from splitvfl.leakage.estimates import TOLD, quoted
 from splitvfl.leakage.features import FeatureLeak, best_by_view
 from splitvfl.report.most_read import MostRead, epoch_of, most_read, sent_when
@@ -23,9 +25,19 @@ _KNOWING = {False: "", True: ", which knows the model,"}
 def seat_lines(run: RunSummary) -> list[str]:
     """Return in lines what its partner can read, in training and of predictions, and where the other figures are."""
     return [
+        *_unfinished(run),
         *_training_lines(run),
         *_columns_lines(run),
         "What leaks of labels, and the test figure, are in the label party's report.",
+    ]
+
+
+def _unfinished(run: RunSummary) -> list[str]:
+    if run.planned_steps is None:
+        return []
+    return [
+        f"Not finished: {run.steps:,} of {run.planned_steps:,} steps were done. The run goes on when {run.seat} and "
+        "its partners are started again, as they were started."
     ]
 
 
@@ -45,6 +57,7 @@ def _training_line(party: str, best: MostRead) -> str:
 def _moment(best: MostRead) -> str:
     """Return in words of which messages a reading is."""
     words = {"finished": "with the finished model", "run": "over the run", "last": "in training"}
+    words["evaluation"] = "of records that were evaluated"
     return words.get(best.moment) or f"in {epoch_of(best.reading)}"
 
 
@@ -67,14 +80,22 @@ def seat_verdict(run: RunSummary) -> str:
     party = run.parties[run.seat]
     sentences = [_of_training(best) for best in most_read(party)]
     sentences += [f"From {' or '.join(sources)} {reading}" for reading, sources in found.items()]
-    missing = sorted(party.unavailable)
     if found:
         sentences.append(_ASSUMED)
     elif not sentences:
         sentences.append("What your columns leak is not known.")
-    if missing:
-        sentences.append(f"Could not be run: {', '.join(missing)}.")
-    return " ".join(sentences)
+    return " ".join([*sentences, *_missing(party.unavailable)])
+
+
+def _missing(unavailable: Mapping[str, str]) -> list[str]:
+    """Return a sentence for every reason why attacks were not run, or not judged."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(unavailable):
+        found.setdefault(unavailable[name], []).append(name)
+    return [
+        f"{', '.join(names)} {reason if reason.startswith('never judged') else f'could not be run: {reason}'}."
+        for reason, names in found.items()
+    ]
 
 
 def _of_training(best: MostRead) -> str:

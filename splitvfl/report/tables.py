@@ -116,6 +116,7 @@ _READING_LEGEND = {
     "columns told": "those of whose variance more than half was recovered in any epoch or over the run; column by "
     "column, the most that any attack recovers that assumes no more",
     "(end)": "of messages that the finished model makes of the training records again, which are not sent",
+    "(eval)": "of records that are evaluated, where no message of training could be judged",
     "(scores)": "from scores of predictions in place of messages, by who knows the whole trained model",
 }
 
@@ -296,7 +297,7 @@ def _readings(rows: Sequence[DefenseRow]) -> Iterator[Table]:
     table.add_column("by", overflow="fold", width=10)
     _numbers(table, ("most", 5), ("last epoch", 6), ("over the run", 8), ("without", 7), ("columns told", 8))
     for row, party, one in found:
-        last = None if one.standing_still or one.of_scores else one.share
+        last = None if one.standing_still or one.of_scores or one.evaluation_only else one.share
         figures = (one.most, last, one.accumulated, one.without_messages)
         shares = (MISSING if share is None else f"{share:.0%}" for share in figures)
         told = f"{one.most_told} of {len(one.columns)}"
@@ -334,7 +335,15 @@ def _categories(rows: Sequence[DefenseRow]) -> Iterator[Table]:
 
 
 def _by(reading: ColumnReading) -> Text:
-    when = " (scores)" if reading.of_scores else " (end)" if reading.standing_still else ""
+    when = (
+        " (scores)"
+        if reading.of_scores
+        else " (end)"
+        if reading.standing_still
+        else " (eval)"
+        if reading.evaluation_only
+        else ""
+    )
     return Text(_hyphened(reading.attack, 10) + when)
 
 

@@ -114,8 +114,8 @@ def readings_of(
     found = []
     for reader in watch.readers[party].values():
         reading = reader.reading()
-        if reading is None and reader.unjudged:
-            watch.unavailable[party][reader.name] = f"never judged: {reader.unjudged}"
+        if (reading is None or reading.evaluation_only) and reader.unjudged:
+            watch.unavailable[party][reader.name] = f"never judged by what was sent in training: {reader.unjudged}"
         if reading is not None:
             found.append(replace(reading, without_messages=without_messages(party, reader)))
     return found

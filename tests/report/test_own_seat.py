@@ -70,7 +70,7 @@ SPOILED = ColumnReading(
 
 def test_what_was_read_before_the_last_epoch_counts_by_column_and_in_all() -> None:
     own = run(parties={"lab": PartyResult({}, readings=[SPOILED])}, seat="lab")
-    fell = "In the last epoch it read 1% only; who sends gradients can bring that about"
+    fell = "In the last epoch it read 1% only: training, penalties or the gradients that a partner sends can bring"
     assert seat_lines(own)[0].startswith(
         "Columns of lab: in epoch 5 ridge reads 42% of their variance, more than half of 2 of 3, most of income (60%). "
         + fell
