@@ -489,7 +489,7 @@ def read_summary(folder: Path) -> RunSummary:
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: there is no such folder; name that of a finished run, or one that holds some")
     if not path.is_file():
-        raise CheckpointError(f"{folder} holds no finished run: there is no {FILE_NAME}; {_how_to_go_on(folder)}")
+        raise CheckpointError(f"{folder} holds no finished run: there is no {FILE_NAME}; {how_to_go_on(folder)}")
     try:
         found = msgspec.convert(_harmless(msgspec.json.decode(path.read_bytes())), RunSummary, str_keys=True)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -504,7 +504,7 @@ def read_summary(folder: Path) -> RunSummary:
     return replace(found, provenance=replace(found.provenance, same_data=_same_data(folder)))
 
 
-def _how_to_go_on(folder: Path) -> str:
+def how_to_go_on(folder: Path) -> str:
     """Return how a run goes on: that of one party in a networked run has one party's checkpoints."""
     of_one_party = next(folder.glob("checkpoints/*/party.pt"), None) is not None
     return "go on by starting that party again, as it was started" if of_one_party else "go on with --resume"

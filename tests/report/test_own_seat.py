@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 from splitvfl.leakage.column_reading import ColumnReading, ColumnShare
 from splitvfl.leakage.features import ColumnLeak, FeatureLeak
+from splitvfl.report.brief import compared_brief
 from splitvfl.report.findings import columns_read
 from splitvfl.report.most_read import most_read
 from splitvfl.report.own_seat import _reading, seat_lines, seat_verdict
-from splitvfl.report.summary import PartyResult
-from tests.report.test_report import run
+from splitvfl.report.summary import PartyResult, read_summary
+from splitvfl.report.tables import comparison_table, summary_table
+from tests.report.test_report import page_of, run, text_of
+from tests.report.test_tables import printed
 
 
 def leak(*errors: float) -> FeatureLeak:
@@ -105,3 +111,39 @@ def test_a_column_counts_by_whoever_reads_most_of_it_and_assumes_no_more() -> No
     assert behind.told == 1
     _, inversion = most_read(PartyResult({}, readings=[finished, SPOILED, replace(knowing, share=0.5)]))
     assert [one.column for one in inversion.columns] == ["age", "debt", "income"]
+
+
+def test_tables_comparisons_and_the_page_say_the_most_beside_the_last_epoch(tmp_path: Path) -> None:
+    found = run(parties={"lab": PartyResult({}, readings=[SPOILED])})
+    assert re.search(r"lab\s+ridge\s+42%\s+1%\s+38%\s+–\s+2 of 3", printed(summary_table([found])))
+    assert re.search(r"lab\s+income\s+60%\s+20%", printed(summary_table([found])))
+    both = [found, replace(found, seed=1)]
+    assert re.search(r"ridge\s+0\.42\S* ?\S*\s+0\.01", printed(comparison_table(both)))
+    assert "ridge reads 0.42" in printed(compared_brief(both))
+    text = text_of(page_of(tmp_path, found))
+    assert "by ridge, which knew 5% of the records: 42%" in text
+    assert "income 60% 0% 60% 20%" in text, "at most, last epoch, worst, over the run"
+    assert "mean of all 3 42% 1% 42% 38%" in text
+
+
+def test_a_summary_of_before_there_were_worst_epochs_is_read(tmp_path: Path) -> None:
+    found = run(parties={"lab": PartyResult({}, readings=[SPOILED])})
+    found.save(tmp_path)
+    kept = json.loads((tmp_path / "summary.json").read_text())
+    del kept["planned_steps"]
+    (reading,) = kept["parties"]["lab"]["readings"]
+    for one in ("worst", "worst_epoch", "evaluation_only"):
+        del reading[one]
+    for column in reading["columns"]:
+        del column["worst"]
+    (tmp_path / "summary.json").write_text(json.dumps(kept))
+    older = read_summary(tmp_path)
+    assert older.planned_steps is None
+    (best,) = most_read(older.parties["lab"])
+    assert (best.share, best.moment, best.columns[0].column) == (0.38, "run", "debt")
+
+
+def test_who_never_could_look_is_named_with_the_reason() -> None:
+    why = {"ridge": "never judged: 8 of 8", "b": "no gradient", "a": "no gradient"}
+    said = seat_verdict(run(parties={"lab": PartyResult({}, unavailable=why)}, seat="lab"))
+    assert said.endswith("a, b could not be run: no gradient. ridge never judged: 8 of 8.")
