@@ -7,6 +7,7 @@ could find more, as what they take is paid once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
@@ -32,6 +33,9 @@ _KNOWS: Final = 0.05
 _KNOWS_OF_A_MESSAGE: Final = 12
 _KNOWS_AT_MOST: Final = 0.5
 
+# Of a model that stands still, messages in which even half of the records are fewer than that are read together.
+_READ_TOGETHER: Final = math.ceil(_KNOWS_OF_A_MESSAGE / _KNOWS_AT_MOST)
+
 # Records of the messages that are read, at least, where there are as many; and messages.
 _RECORDS, _MESSAGES = 4_000, 20
 # By how many a reader is judged that is asked for few of each message, about.
@@ -46,14 +50,15 @@ def live_readers(config: ExperimentConfig, assembly: Assembly) -> list[Attack]:
     listed = [one for one in assembly.attacks() if reads_activations(one)]
     if not config.audited or any(hook_name(one) == RidgeAttack.name for one in listed):
         return listed
-    return [*listed, RidgeAttack(known_share=_known(assembly))]
+    return [*listed, RidgeAttack(known_share=_known(assembly.batch_size))]
 
 
 def thorough_readers(assembly: Assembly, party: PassiveParty) -> list[Attack]:
     """Return new attacks that read what a party would send with a model that stands still."""
-    known = _known(assembly)
+    size = _together(assembly.batch_size) * assembly.batch_size
+    known = _known(size)
     # Of each message so many that all together are judged by enough.
-    asked = -(-_ASKED // max(1, min(_messages(assembly), party.data.train.count // assembly.batch_size)))
+    asked = -(-_ASKED // max(1, min(_messages(size), party.data.train.count // size)))
     made: list[Attack] = [
         RidgeAttack(known_share=known),
         InverseNetworkAttack(known_share=known),
@@ -63,13 +68,18 @@ def thorough_readers(assembly: Assembly, party: PassiveParty) -> list[Attack]:
     return [one for one in made if hook_name(one) in wanted]
 
 
-def _messages(assembly: Assembly) -> int:
-    return max(_MESSAGES, -(-_RECORDS // assembly.batch_size))
+def _messages(size: int) -> int:
+    return max(_MESSAGES, -(-_RECORDS // size))
 
 
-def _known(assembly: Assembly) -> float:
+def _together(size: int) -> int:
+    """Return how many messages of so many records are read as one, where a model stands still."""
+    return max(1, -(-_READ_TOGETHER // size))
+
+
+def _known(size: int) -> float:
     # So many records of each message, of small ones too, as a reader needs: an auditor shall not be weak.
-    return min(max(_KNOWS, _KNOWS_OF_A_MESSAGE / assembly.batch_size), _KNOWS_AT_MOST)
+    return min(max(_KNOWS, _KNOWS_OF_A_MESSAGE / size), _KNOWS_AT_MOST)
 
 
 def read_again(
@@ -78,7 +88,8 @@ def read_again(
     """Return what attacks read of messages that a party computes with its model as it is, and sends to nobody.
 
     They are the first messages of an epoch, 4 000 records or 20 messages, whichever is more: in the order of training,
-    in evaluation mode, behind its defenses, which draw noise of their own.
+    in evaluation mode, behind its defenses, which draw noise of their own. Messages of fewer than 24 records are read
+    several at a time: the model is the same for all, and whoever has received them can do so too.
 
     Args:
         config: The party's file.
@@ -110,15 +121,27 @@ def read_again(
             seed=config.train.seed,
             every_message=True,
         )
-        for step, rows in enumerate(islice(iter(batches.epoch(0)), _messages(assembly))):
-            batch = party.train_batch(rows)
-            with party.evaluating(), torch.no_grad():  # a layer that counts what passes is not to count this
-                activation = party.activate(batch)
-            party.send_to_watchers(party.defend_activation(activation, batch, step), batch, step)
+        if watch.readers[party.name]:
+            _send_to_readers(party, batches, together=_together(batches.batch_size))
     finally:
         party.sent_to = seen
     found = [_of_one_epoch(reading) for reading in readings_of(watch, party.name)]
     return found, watch.unavailable[party.name]
+
+
+def _send_to_readers(party: PassiveParty, batches: Batches, *, together: int) -> None:
+    steps = enumerate(batches.epoch(0))
+    for number in range(_messages(together * batches.batch_size)):
+        messages, read = [], []
+        for step, rows in islice(steps, together):
+            batch = party.train_batch(rows)
+            with party.evaluating(), torch.no_grad():  # a layer that counts what passes is not to count this
+                activation = party.activate(batch)
+            messages.append(party.defend_activation(activation, batch, step))
+            read.append(rows)
+        if not read:
+            return
+        party.send_to_watchers(torch.cat(messages), party.train_batch(torch.cat(read)), number)
 
 
 def _of_one_epoch(reading: ColumnReading) -> ColumnReading:

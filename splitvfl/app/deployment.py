@@ -11,7 +11,9 @@ import math
 import os
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +54,7 @@ from splitvfl.app.workers import (
 from splitvfl.config.sections import ExperimentConfig, config_to_yaml
 from splitvfl.data.columns import Shards
 from splitvfl.data.digests import data_digests
-from splitvfl.errors import ArgumentError, ConfigError, DataError
+from splitvfl.errors import ArgumentError, ConfigError, DataError, SplitVFLError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.coordinator import ThirdParty
 from splitvfl.exchange.evaluation import EvaluationPlan
@@ -78,6 +80,7 @@ from splitvfl.learning.schedule import Schedule
 from splitvfl.learning.tasks import Task
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.report.board_row import show_on_board
+from splitvfl.report.own_seat import seat_lines
 from splitvfl.report.releases import keep_reserve
 from splitvfl.report.summary import RunSummary
 from splitvfl.run.column_seats import read_own_columns, shown_of
@@ -528,6 +531,43 @@ class Deployment:
             keep_reserve(folder, self.assembly.reserve)
         self.keep_half(run, folder / MODEL_FOLDER)
 
+    def keep_summary(self, run: ActiveRun | PassiveRun, folder: Path, *, begun: Beginning, command: str) -> RunSummary:
+        """Write a run's summary into its folder, with where its figures come from, and return it.
+
+        Args:
+            run: The run; it has ended.
+            folder: Its folder.
+            begun: When it began.
+            command: The command that was given, as it may be shown.
+        """
+        config, settings = self._config, run.settings
+        found = self.summary(run) if isinstance(run, ActiveRun) else own_summary(config, self.assembly, run)
+        provenance = begun.provenance(
+            config,
+            {self.name: self.own.data},
+            {self.name: settings.data},
+            folder=folder,
+            held_out=settings.batches.all_held_out,
+            command=command,
+        )
+        if isinstance(run, PassiveRun):
+            save_shown(folder, shown_of(run.watch, run.name) if config.keep_records else ())
+        summary = replace(found, provenance=provenance)
+        summary.save(folder)
+        return summary
+
+    def tell_so_far(self, run: PassiveRun, folder: Path, keeping: Callable[[], RunSummary]) -> None:
+        """Say what was read of a passive party's columns in a run that ended before its end, if anything was sent.
+
+        A partner that leaves, at the last step say, is not to keep it from who is read.
+        """
+        if not run.take_newest():
+            return
+        summary = keeping()
+        for line in seat_lines(summary)[:-1]:
+            self._notify(line)
+        self._notify(f"more of it: splitvfl report {folder}")
+
     def summary(self, run: ActiveRun) -> RunSummary:
         """Return the label party's finished run in numbers: what it could see of its own messages, and nothing else."""
         steps = len(run.settings.batches)
@@ -623,8 +663,8 @@ def run_party(
             folder, and every other one what is its own in ``worker-1`` and so on within it.
 
     Returns:
-        The finished run and its summary: at the active party of what it sent, at a passive one of its own columns, if
-        anything was looked at there; else ``None``.
+        The finished run and its summary: at the active party of what it sent, at a passive one of its own columns.
+        ``None`` at a worker that is not worker 0.
 
     Raises:
         ConfigError: If parts do not fit together, or the folder holds something else, or is in use.
@@ -657,31 +697,21 @@ def run_party(
             run.take_end()
             deployment.write_half(run, folder)
             written = run.step
-        run.run()
+        keeping = partial(deployment.keep_summary, run, folder, begun=begun, command=command)
+        try:
+            run.run()
+        except SplitVFLError:
+            if isinstance(run, PassiveRun) and team.size == 1:
+                with suppress(SplitVFLError, OSError):  # why the run has ended is said, whatever becomes of this
+                    deployment.tell_so_far(run, folder, keeping)
+            raise
         if run.step != written:
             deployment.write_half(run, folder)
         if team.rank:  # what is left to do is done once, by worker 0
             return run, None
-        if isinstance(run, ActiveRun):
-            found: RunSummary | None = deployment.summary(run)
-        else:
-            found = own_summary(config, deployment.assembly, run)
+        if isinstance(run, PassiveRun):
             for line in run.spent():  # which the summary of an active party says
                 notify(line)
-        if found is None:
-            return run, None
-        settings = run.settings
-        provenance = begun.provenance(
-            config,
-            {name: deployment.own.data},
-            {name: settings.data},
-            folder=folder,
-            held_out=settings.batches.all_held_out,
-            command=command,
-        )
-        if isinstance(run, PassiveRun):
-            save_shown(folder, shown_of(run.watch, run.name) if config.keep_records else ())
-        summary = replace(found, provenance=provenance)
-        summary.save(folder)
+        summary = keeping()
         show_on_board(summary, folder)
         return run, summary

@@ -20,11 +20,11 @@ from splitvfl.run.networked import PassiveRun
 from splitvfl.run.score_seats import NO_WHOLE_MODEL
 
 
-def own_summary(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -> RunSummary | None:
-    """Return a passive party's finished run in numbers: what its partner can read of its columns, and nothing else.
+def own_summary(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -> RunSummary:
+    """Return a passive party's run in numbers: what its partner can read of its columns, and nothing else.
 
-    Nothing is sent for it. ``None`` if nothing was looked at: its file lists no feature attacks, and nobody read what
-    it sent.
+    Nothing is sent for it. What could not be looked at is named, with the reason. Of a run that ended before its end it
+    says so: of a model that stands still there it reads what it would send with it now.
 
     Args:
         config: The party's file.
@@ -33,14 +33,12 @@ def own_summary(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -
     """
     listed = [one for one in assembly.attacks() if target_of(one) == "features"]
     attacks = [one for one in listed if not reads_activations(one) and not reads_whole_model(one)]
-    unavailable = dict(run.watch.unavailable[run.name])
-    unavailable |= {hook_name(one): NO_WHOLE_MODEL for one in listed if reads_whole_model(one)}
     readings = readings_of(run.watch, run.name)
-    if config.audited and readings:
+    unavailable = dict(run.watch.unavailable[run.name])  # who was never judged among them
+    unavailable |= {hook_name(one): NO_WHOLE_MODEL for one in listed if reads_whole_model(one)}
+    if config.audited:  # whatever could be judged of what was sent
         again, missing = _read_finished(config, assembly, run.party)
         readings, unavailable = [*readings, *again], missing | unavailable
-    if not listed and not readings:  # what the auditor alone could not look at is nobody's question
-        return None
     learned = run.learned
     task = assembly.task(learned.task, learned.outputs)
     features = own_feature_leaks(attacks, run.party, _label_party(config, assembly, run), unavailable)
@@ -67,6 +65,7 @@ def own_summary(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -
         known_positives=0,
         parties={run.name: PartyResult({}, unavailable=unavailable, features=features, readings=readings)},
         goal=config.goal,
+        planned_steps=run.settings.schedule.steps if run.is_broken_off else None,
     )
 
 

@@ -59,6 +59,11 @@ def _already_there(folder: Path) -> str:
     if not (folder / FILE_NAME).is_file():
         return f"{folder} already holds a run; continue it with --resume, or replace it with --overwrite"
     done = read_summary(folder)
+    if done.planned_steps is not None:
+        return (
+            f"{folder} already holds a run of {done.seat} that has not finished; go on with it by starting that party "
+            "again, as it was started, or replace it with --overwrite"
+        )
     exchange = yaml.safe_load((folder / CONFIG_FILE).read_text()).get("exchange")
     # Calculated noise is that of the epochs that were planned: such a run is not resumed for more.
     noisy = isinstance(exchange, dict) and any(exchange.get(key) is not None for key in ("noise", "sum_noise"))

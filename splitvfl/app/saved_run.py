@@ -47,6 +47,7 @@ from splitvfl.exchange.prediction import Prediction, predict_records
 from splitvfl.exchange.scoring import ACTIVE
 from splitvfl.learning.losses import Loss
 from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.report.summary import how_to_go_on
 from splitvfl.run.half_folder import HALF_FILE, is_half
 
 _P = TypeVar("_P", ActiveParty, PassiveParty)
@@ -429,8 +430,9 @@ def _half_folders(folder: Path) -> list[Path]:
         return found
     if (folder / CONFIG_FILE).is_file():
         raise CheckpointError(
-            f"{folder} holds no trained halves: the run has not finished (go on with --resume), or an older version of "
-            f"splitvfl made it, which kept none; then train again: splitvfl train {folder / CONFIG_FILE} --out FOLDER"
+            f"{folder} holds no trained halves: the run has not finished ({how_to_go_on(folder)}), or an older version "
+            "of splitvfl made it, which kept none; then train again: splitvfl train "
+            f"{folder / CONFIG_FILE} --out FOLDER"
         )
     below = (f"{depth}{MODEL_FOLDER}/*/{HALF_FILE}" for depth in ("*/", "*/*/"))  # as compare makes them, and no disk
     inside = sorted({path.parents[2] for pattern in below for path in folder.glob(pattern)})

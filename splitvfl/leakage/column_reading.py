@@ -25,7 +25,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
@@ -76,6 +76,7 @@ class ColumnShare:
         accumulated: The same of each followed record's mean estimate over the run; ``None``: there is none.
         right: Of a categorical column, share of records whose category is the one that was answered.
         commonest: What answering the most frequent category for all of them gives.
+        worst: The largest share in any epoch of the run; ``None``: none has ended, or the summary is older than this.
     """
 
     column: str
@@ -83,6 +84,12 @@ class ColumnShare:
     accumulated: float | None = None
     right: float | None = None
     commonest: float | None = None
+    worst: float | None = None
+
+    @property
+    def most(self) -> float:
+        """The most that was read of it: in the last epoch, in any, or over the run."""
+        return _largest(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +136,12 @@ class ColumnReading:
         evaluation: What it read in the last evaluation; ``None``: there was none.
         prediction: What it read when records were last scored by the trainer; likewise.
         of_scores: Whether it saw scores of predictions in place of messages.
+        worst: The largest share in any epoch of the run, the mean over columns as ``share`` is; ``None``: none has
+            ended, or the summary is older than this. Whoever sends gradients moves ``share``, and can spoil the model
+            at the end of a run; what was read before stays read.
+        worst_epoch: Number of that epoch, from 1; ``None`` likewise, or where an older checkpoint did not count.
+        evaluation_only: Whether it could be judged by no message of training: then ``share``, ``told``, ``records`` and
+            ``columns`` are those of the last evaluation.
     """
 
     attack: str
@@ -149,6 +162,23 @@ class ColumnReading:
     evaluation: LaterReading | None = None
     prediction: LaterReading | None = None
     of_scores: bool = False
+    worst: float | None = None
+    worst_epoch: int | None = None
+    evaluation_only: bool = False
+
+    @property
+    def most(self) -> float:
+        """The most that was read, the mean over columns: in the last epoch, in any, or over the run."""
+        return _largest(self)
+
+    @property
+    def most_told(self) -> int:
+        """Number of columns of which more than half was recovered in the last epoch, in any, or over the run."""
+        return sum(one.most > TOLD for one in self.columns)
+
+
+def _largest(figures: ColumnShare | ColumnReading) -> float:
+    return max(one for one in (figures.share, figures.accumulated, figures.worst) if one is not None)
 
 
 class ColumnReader:
@@ -224,6 +254,7 @@ class ColumnReader:
         self._sums = torch.zeros_like(self._truth)
         self._times = torch.zeros(len(order), dtype=torch.int64)
         self._epoch, self._recent, self._last = (self._errors() for _ in range(3))
+        self._worst = _Worst(torch.zeros(len(self._names), dtype=torch.float64))
         self._later: dict[Phase, _Errors] = {}
         self._unlogged = False
         self._messages = self._unjudged = 0
@@ -403,6 +434,7 @@ class ColumnReader:
         if epoch_ends:
             values[f"feature_leak_accumulated/{party}/{self.name}"] = self._mean(self._accumulated())
             values |= self._category_scalars(f"{party}/{self.name}")
+            self._worst = self._worst_so_far(counted=True)
             if self._epoch.count:
                 self._last, self._epoch = self._epoch, self._errors()
         if self._unlogged:
@@ -418,13 +450,33 @@ class ColumnReader:
             values[f"categories_commonest/{tag}/{group.column}"] = commonest.item()
         return values
 
+    def _worst_so_far(self, *, counted: bool) -> _Worst:
+        """Return the worst of all epochs.
+
+        Args:
+            counted: Whether an epoch ends now. Else the one under way is among them if it has come half as far as the
+                last: few records can be read well by chance.
+        """
+        epochs = self._worst.epochs + 1
+        there = self._epoch.count and (counted or 2 * self._epoch.count >= self._last.count > 0)
+        worst = self._worst
+        if there:
+            shares = self._shares(self._epoch)
+            worst = worst.with_epoch(shares, self._mean(shares), epochs)
+        return replace(worst, epochs=epochs) if counted else worst
+
     def reading(self) -> ColumnReading | None:
-        """Return its figures of the last epoch, and of the run; ``None`` where it was never judged."""
+        """Return its figures of the last epoch, of the worst, and of the run.
+
+        Where no message of training could be judged, those of the last evaluation; ``None`` if none of it either.
+        """
         last = self._last if self._last.count else self._epoch
+        if evaluation_only := not last.count:
+            last = self._later.get("evaluation", last)
         if not last.count:
             return None
-        accumulated = self._accumulated()
-        found = self._columns(last, accumulated)
+        accumulated, worst = self._accumulated(), self._worst_so_far(counted=False)
+        found = self._columns(last, accumulated, worst.shares if worst.judged else None)
         columns = self._sorted(found)
         return ColumnReading(
             attack=self.name,
@@ -445,31 +497,38 @@ class ColumnReader:
             too_many=list(self._categories.too_many),
             evaluation=self._later_reading("evaluation"),
             prediction=self._later_reading("prediction"),
+            worst=worst.share if worst.judged else None,
+            worst_epoch=worst.epoch or None,
+            evaluation_only=evaluation_only,
         )
 
     def _later_reading(self, phase: Phase) -> LaterReading | None:
         errors = self._later.get(phase)
         if errors is None or not errors.count:
             return None
-        columns = self._sorted(self._columns(errors, None))
+        columns = self._sorted(self._columns(errors))
         told = sum(one.share > TOLD for one in columns)
         return LaterReading(self._mean(self._shares(errors)), told, errors.count, columns)
 
     def _sorted(self, found: list[ColumnShare]) -> list[ColumnShare]:
         """Return those that are counted, that of which most is recovered first."""
         counted = (one for one, counted in zip(found, self._counted, strict=True) if counted)
-        return sorted(counted, key=lambda one: -one.share)
+        return sorted(counted, key=lambda one: -one.most)
 
-    def _columns(self, errors: _Errors, accumulated: Tensor | None) -> list[ColumnShare]:
+    def _columns(
+        self, errors: _Errors, accumulated: Tensor | None = None, worst: Tensor | None = None
+    ) -> list[ColumnShare]:
         """Return what is recovered of each numeric column, each field, and each category in one-hot columns."""
         nothing: list[float | None] = [None] * self._numbers
+        unknown = [None] * len(self._names)
         return [
             ColumnShare(*figures)
             for figures in zip(
                 self._names,
                 self._shares(errors).tolist(),
-                [None] * len(self._names) if accumulated is None else accumulated.tolist(),
+                unknown if accumulated is None else accumulated.tolist(),
                 *(nothing + figure.tolist() for figure in self._answers(errors)),
+                unknown if worst is None else worst.tolist(),
                 strict=True,
             )
         ]
@@ -548,7 +607,7 @@ class ColumnReader:
         held, remembered = (None if one is None else list(one) for one in (self._held, self._remembered))
         kept = {"held": held, "why": self._why, "random": self._random.state_dict(), "attack": own}
         later = {phase: sums.state() for phase, sums in self._later.items()}
-        kept |= {"remembered": remembered, "later": later, "unlogged": self._unlogged}
+        kept |= {"remembered": remembered, "later": later, "unlogged": self._unlogged, "worst": self._worst.state()}
         return {**errors, **counts, "sums": self._sums, "times": self._times, **kept}
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
@@ -568,8 +627,40 @@ class ColumnReader:
         self._remembered = None if remembered is None else Auxiliary(*remembered)
         self._later = {phase: _Errors.of(*sums) for phase, sums in state.get("later", {}).items()}
         self._unlogged = state.get("unlogged", False)
+        # An older one kept the last epoch alone, and not which it was.
+        shares = self._shares(self._last)
+        older = self._worst.with_epoch(shares, self._mean(shares), 0) if self._last.count else self._worst
+        self._worst = _Worst(*state["worst"]) if "worst" in state else older
         if state["attack"]:
             self._attack.load_state_dict(state["attack"])  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True)
+class _Worst:
+    """The worst epoch of a run so far.
+
+    Attributes:
+        shares: The largest share of each column in any epoch, ``(columns,)``.
+        share: The largest mean over columns.
+        epoch: In which epoch that was, from 1; 0: nobody counted.
+        epochs: Number of epochs that have ended.
+        judged: Whether anything was judged in one of them.
+    """
+
+    shares: Tensor
+    share: float = 0.0
+    epoch: int = 0
+    epochs: int = 0
+    judged: bool = False
+
+    def with_epoch(self, shares: Tensor, share: float, epoch: int) -> _Worst:
+        """Return the worst of these epochs and another one."""
+        share, epoch = (share, epoch) if share > self.share or not self.judged else (self.share, self.epoch)
+        return _Worst(torch.maximum(self.shares, shares), share, epoch, self.epochs, judged=True)
+
+    def state(self) -> tuple[Tensor, float, int, int, bool]:
+        """Return what it is made of."""
+        return self.shares, self.share, self.epoch, self.epochs, self.judged
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import best_by_knowledge
 from splitvfl.leakage.label_leak import LabelLeak, largest
 from splitvfl.metrics import chance_of_largest, oriented, turned_round
-from splitvfl.report.own_seat import most_read, seat_verdict
+from splitvfl.report.most_read import most_read, sent_when
+from splitvfl.report.own_seat import seat_verdict
 from splitvfl.report.read_words import counting, later, of_variance, too_many, with_share
 from splitvfl.report.rows import (
     AUDITOR,
@@ -446,21 +447,21 @@ def columns_read(run: RunSummary) -> list[str]:
     """
     found = []
     for name, party in run.parties.items():
-        for reading in most_read(party):
+        for best in most_read(party):
+            reading = best.reading
             beside = (
                 "" if reading.without_messages is None else f" (its own columns tell {reading.without_messages:.0%})"
             )
-            most, told = reading.columns[0], reading.told or "none"
             rows = f"the columns of {reading.known_share:.0%} of the records" if reading.known_share else "no record"
             knows = f"{name}'s half of the model and " if reading.knows_model else ""
-            source, whose = f"what {name} sent in the last epoch", "its columns"
+            source, whose = f"what {name} sent {sent_when(best)}", "its columns"
             if reading.of_scores:
                 knows, source, whose = "the whole model and ", "scores and its own columns", f"the columns of {name}"
             found.append(
-                f"From {source} the label party reads {reading.share:.0%} of {of_variance(reading)}{whose}, the mean "
-                f"of {len(reading.columns)}{counting(reading)}{beside}, if it knows {knows}{rows}: more than half "
-                f"of {told} of them, most of {with_share(most)}, by the {reading.attack} attack."
-                f"{later(reading)}{too_many(reading)}"
+                f"From {source} the label party reads {best.share:.0%} of {of_variance(reading)}{whose}, the mean "
+                f"of {len(best.columns)}{counting(reading)}{beside}, by the {reading.attack} attack, if it knows "
+                f"{knows}{rows}: more than half of {best.told or 'none'} of them, most of "
+                f"{with_share(best.columns[0])}.{best.fell}{later(reading)}{too_many(reading)}"
             )
     return found
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from splitvfl.leakage.column_reading import ColumnReading
+from collections.abc import Mapping
+
 from splitvfl.leakage.estimates import TOLD, quoted
 from splitvfl.leakage.features import FeatureLeak, best_by_view
+from splitvfl.report.most_read import MostRead, epoch_of, most_read, sent_when
 from splitvfl.report.read_words import counting, later, of_variance, too_many, with_share
-from splitvfl.report.summary import PartyResult, RunSummary
+from splitvfl.report.summary import RunSummary
 
 # As one of a pair stands in a line of its own, and in a sentence to the party itself.
 _FROM = {"scores": "scores alone", "activation": "its part of a prediction"}
@@ -23,9 +25,19 @@ _KNOWING = {False: "", True: ", which knows the model,"}
 def seat_lines(run: RunSummary) -> list[str]:
     """Return in lines what its partner can read, in training and of predictions, and where the other figures are."""
     return [
+        *_unfinished(run),
         *_training_lines(run),
         *_columns_lines(run),
         "What leaks of labels, and the test figure, are in the label party's report.",
+    ]
+
+
+def _unfinished(run: RunSummary) -> list[str]:
+    if run.planned_steps is None:
+        return []
+    return [
+        f"Not finished: {run.steps:,} of {run.planned_steps:,} steps were done. The run goes on when {run.seat} and "
+        "its partners are started again, as they were started."
     ]
 
 
@@ -33,29 +45,20 @@ def _training_lines(run: RunSummary) -> list[str]:
     return [_training_line(run.seat, best) for best in most_read(run.parties[run.seat])]
 
 
-def _training_line(party: str, best: ColumnReading) -> str:
-    most = best.columns[0]
+def _training_line(party: str, best: MostRead) -> str:
+    reading = best.reading
     return (
-        f"Columns of {party}: {moment_of(best)} {best.attack}{_KNOWING[best.knows_model]} reads {best.share:.0%} of "
-        f"{'their variance' if of_variance(best) else 'them'}{counting(best)}, more than half of {best.told or 'none'} "
-        f"of {len(best.columns)}, most of {with_share(most)}."
+        f"Columns of {party}: {_moment(best)} {reading.attack}{_KNOWING[reading.knows_model]} reads {best.share:.0%} "
+        f"of {'their variance' if of_variance(reading) else 'them'}{counting(reading)}, more than half of "
+        f"{best.told or 'none'} of {len(best.columns)}, most of {with_share(best.columns[0])}.{best.fell}"
     )
 
 
-def moment_of(reading: ColumnReading) -> str:
+def _moment(best: MostRead) -> str:
     """Return in words of which messages a reading is."""
-    return "with the finished model" if reading.standing_still else "in training"
-
-
-def most_read(party: PartyResult) -> list[ColumnReading]:
-    """Return what is read most by who knows some records, and by who knows the party's model if that is more.
-
-    Behind them stands what is read most from scores of predictions. Empty where nothing was read.
-    """
-    best = sorted(party.readings, key=lambda one: -one.share)
-    sent = [one for one in best if not one.of_scores]
-    found = [one for one in sent if not one.knows_model][:1] + [one for one in sent[:1] if one.knows_model]
-    return found + [one for one in best if one.of_scores][:1]
+    words = {"finished": "with the finished model", "run": "over the run", "last": "in training"}
+    words["evaluation"] = "of records that were evaluated"
+    return words.get(best.moment) or f"in {epoch_of(best.reading)}"
 
 
 def _columns_lines(run: RunSummary) -> list[str]:
@@ -77,25 +80,33 @@ def seat_verdict(run: RunSummary) -> str:
     party = run.parties[run.seat]
     sentences = [_of_training(best) for best in most_read(party)]
     sentences += [f"From {' or '.join(sources)} {reading}" for reading, sources in found.items()]
-    missing = sorted(party.unavailable)
     if found:
         sentences.append(_ASSUMED)
     elif not sentences:
         sentences.append("What your columns leak is not known.")
-    if missing:
-        sentences.append(f"Could not be run: {', '.join(missing)}.")
-    return " ".join(sentences)
+    return " ".join([*sentences, *_missing(party.unavailable)])
 
 
-def _of_training(best: ColumnReading) -> str:
-    most = best.columns[0]
-    knows = "your half of the model and " if best.knows_model else ""
-    sent = "you send with the finished model" if best.standing_still else "you sent in the last epoch"
+def _missing(unavailable: Mapping[str, str]) -> list[str]:
+    """Return a sentence for every reason why attacks were not run, or not judged."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(unavailable):
+        found.setdefault(unavailable[name], []).append(name)
+    return [
+        f"{', '.join(names)} {reason if reason.startswith('never judged') else f'could not be run: {reason}'}."
+        for reason, names in found.items()
+    ]
+
+
+def _of_training(best: MostRead) -> str:
+    reading = best.reading
+    knows = "your half of the model and " if reading.knows_model else ""
+    sent = "send with the finished model" if best.moment == "finished" else f"sent {sent_when(best)}"
     return (
-        f"From what {sent} whoever knows {knows}the columns of {best.known_share:.0%} of your records "
-        f"reads {best.share:.0%} of {of_variance(best)}the columns of all others, the mean of {len(best.columns)}"
-        f"{counting(best)}: more than half of {best.told or 'none'} of them, most of {with_share(most)}, by the "
-        f"{best.attack} attack.{later(best)} Another reader may find more.{too_many(best)}"
+        f"From what you {sent} whoever knows {knows}the columns of {reading.known_share:.0%} of your records "
+        f"reads {best.share:.0%} of {of_variance(reading)}the columns of all others, the mean of {len(best.columns)}"
+        f"{counting(reading)}, by the {reading.attack} attack: more than half of {best.told or 'none'} of them, most "
+        f"of {with_share(best.columns[0])}.{best.fell}{later(reading)} Another reader may find more.{too_many(reading)}"
     )
 
 

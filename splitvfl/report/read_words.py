@@ -39,7 +39,7 @@ def with_share(column: ColumnShare) -> str:
 
 def later(reading: ColumnReading) -> str:
     """Return a sentence of records that are evaluated or scored, with a space before it; empty if none was read."""
-    found = {"evaluated": reading.evaluation, "scored": reading.prediction}
+    found = {"evaluated": None if reading.evaluation_only else reading.evaluation, "scored": reading.prediction}
     said = [f"{one.share:.0%} where they are {what}" for what, one in found.items() if one is not None]
     return f" Of records that it did not meet in training it reads {' and '.join(said)}." if said else ""
 

@@ -333,6 +333,8 @@ class RunSummary:
         released: What crossed since, and is not covered by what is promised of the training, in sentences; as the
             run's folder says when it is read.
         membership: How well attacks told training from test records by the finished model.
+        planned_steps: Steps that the run was to take, where it ended before its end: a passive party whose partner is
+            gone writes what was read so far. ``None``: it is finished.
     """
 
     name: str
@@ -370,6 +372,7 @@ class RunSummary:
     seat: str = ""
     released: list[str] = field(default_factory=list)
     membership: list[MembershipLeak] = field(default_factory=list)
+    planned_steps: int | None = None
 
     @property
     def traits(self) -> ExchangeTraits:
@@ -488,7 +491,7 @@ def read_summary(folder: Path) -> RunSummary:
         raise CheckpointError(f"{folder}: there is no such folder; name that of a finished run, or one that holds some")
     content = read_handed_on(path)
     if content is None:
-        raise CheckpointError(f"{folder} holds no finished run: there is no {FILE_NAME}; go on with --resume")
+        raise CheckpointError(f"{folder} holds no finished run: there is no {FILE_NAME}; {how_to_go_on(folder)}")
     try:
         found = msgspec.convert(_harmless(msgspec.json.decode(content)), RunSummary, str_keys=True)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -513,6 +516,12 @@ def _wrong_in(found: RunSummary) -> str:
         return f"it is {found.seat}'s own, who is not among its parties"
     bare = [reading for party in found.parties.values() for reading in party.readings if not reading.columns]
     return f"what {bare[0].attack} read is of no column" if bare else ""
+
+
+def how_to_go_on(folder: Path) -> str:
+    """Return how a run goes on: that of one party in a networked run has one party's checkpoints."""
+    of_one_party = next(folder.glob("checkpoints/*/party.pt"), None) is not None
+    return "go on by starting that party again, as it was started" if of_one_party else "go on with --resume"
 
 
 def _harmless(value: Any) -> Any:

@@ -26,7 +26,7 @@ from splitvfl.report.findings import (
     unavailable_notes,
     verdict,
 )
-from splitvfl.report.own_seat import most_read
+from splitvfl.report.most_read import most_read
 from splitvfl.report.read_words import categories_of
 from splitvfl.report.rows import (
     AUDITOR,
@@ -108,12 +108,15 @@ _FEATURE_LEGEND = {
 }
 
 _READING_LEGEND = {
-    "variance": "share of the columns' variance that the attack's estimates of records whose columns it does not know "
-    "recover in the last epoch, the mean over columns",
+    "most": "share of the columns' variance that the attack's estimates of records whose columns it does not know "
+    "recover, the mean over columns: in the epoch in which that is most, or over the run",
+    "last epoch": "the same in the last epoch alone, which whoever sends gradients can spoil",
     "over the run": "the same of each record's mean estimate over all epochs",
     "without": "what the label party's own columns tell, without any message",
-    "columns told": "those of whose variance more than half was recovered; column by column, by who reads most",
+    "columns told": "those of whose variance more than half was recovered in any epoch or over the run; column by "
+    "column, the most that any attack recovers that assumes no more",
     "(end)": "of messages that the finished model makes of the training records again, which are not sent",
+    "(eval)": "of records that are evaluated, where no message of training could be judged",
     "(scores)": "from scores of predictions in place of messages, by who knows the whole trained model",
 }
 
@@ -292,19 +295,21 @@ def _readings(rows: Sequence[DefenseRow]) -> Iterator[Table]:
     table = _table("What the label party reads of columns", 15)
     table.add_column("of", overflow="fold", width=12)
     table.add_column("by", overflow="fold", width=10)
-    _numbers(table, ("variance", 8), ("over the run", 8), ("without", 8), ("columns told", 8))
+    _numbers(table, ("most", 5), ("last epoch", 6), ("over the run", 8), ("without", 7), ("columns told", 8))
     for row, party, one in found:
-        shares = (MISSING if share is None else f"{share:.0%}" for share in (one.accumulated, one.without_messages))
-        told = f"{one.told} of {len(one.columns)}"
-        table.add_row(_two_lines(row.label, width=15), Text(party.name), _by(one), f"{one.share:.0%}", *shares, told)
+        last = None if one.standing_still or one.of_scores or one.evaluation_only else one.share
+        figures = (one.most, last, one.accumulated, one.without_messages)
+        shares = (MISSING if share is None else f"{share:.0%}" for share in figures)
+        told = f"{one.most_told} of {len(one.columns)}"
+        table.add_row(_two_lines(row.label, width=15), Text(party.name), _by(one), *shares, told)
     yield table
     columns = _table("Column by column", 15)
     columns.add_column("of", overflow="fold", width=12)
     columns.add_column("column", overflow="fold", width=24)
-    _numbers(columns, ("variance", 8), ("over the run", 8))
+    _numbers(columns, ("most", 8), ("over the run", 8))
     for row, party in with_parties(rows):
         best_read = most_read(party.results[0])
-        for best in [*best_read[:1], *(one for one in best_read[1:] if one.of_scores)]:
+        for best in [*best_read[:1], *(one for one in best_read[1:] if one.reading.of_scores)]:
             for column in best.columns[:_COLUMNS_SHOWN]:
                 shares = (MISSING if share is None else f"{share:.0%}" for share in (column.share, column.accumulated))
                 name = _two_lines(row.label, width=15)
@@ -320,7 +325,7 @@ def _categories(rows: Sequence[DefenseRow]) -> Iterator[Table]:
     _numbers(table, ("right", 8), ("most frequent", 8), ("beyond", 8))
     for row, party in with_parties(rows):
         for best in most_read(party.results[0])[:1]:
-            for one in islice(categories_of(best), _COLUMNS_SHOWN):
+            for one in islice(categories_of(best.reading), _COLUMNS_SHOWN):
                 shares = (
                     MISSING if share is None else f"{share:.0%}" for share in (one.right, one.commonest, one.share)
                 )
@@ -330,7 +335,15 @@ def _categories(rows: Sequence[DefenseRow]) -> Iterator[Table]:
 
 
 def _by(reading: ColumnReading) -> Text:
-    when = " (scores)" if reading.of_scores else " (end)" if reading.standing_still else ""
+    when = (
+        " (scores)"
+        if reading.of_scores
+        else " (end)"
+        if reading.standing_still
+        else " (eval)"
+        if reading.evaluation_only
+        else ""
+    )
     return Text(_hyphened(reading.attack, 10) + when)
 
 
@@ -340,9 +353,9 @@ def _compared_readings(rows: Sequence[DefenseRow]) -> Iterator[Table]:
         return
     table = _table("What the label party reads of columns", _WIDE_NAME_WIDTH)
     table.add_column("by", overflow="fold", width=10)
-    _numbers(table, ("variance", 11), ("over the run", 11), ("columns told", 11))
-    for row, party, attack, (share, accumulated, _, told) in found:
-        cells = (_plain(share, 2), _plain(accumulated, 2), _plain(told, 1))
+    _numbers(table, ("most", 8), ("last epoch", 8), ("over the run", 8), ("columns told", 8))
+    for row, party, attack, (most, last, accumulated, _, told) in found:
+        cells = (_plain(most, 2), _plain(last, 2), _plain(accumulated, 2), _plain(told, 1))
         table.add_row(_breakable(row.label_at(party)), Text(attack), *cells)
     yield table
 

@@ -57,7 +57,8 @@ def save(folder: Path, step: int, parts: Mapping[str, State], *, keep: int = 1) 
         shutil.rmtree(draft, ignore_errors=True)
         kept = latest(folder)
         hope = (
-            f"the last good one, {kept}, is untouched: make room and go on with --resume"
+            f"the last good one, {kept}, is untouched: make room and go on (with --resume, if it is a run of "
+            "`splitvfl train`)"
             if kept
             else "there is no older one"
         )

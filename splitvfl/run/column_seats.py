@@ -114,8 +114,8 @@ def readings_of(
     found = []
     for reader in watch.readers[party].values():
         reading = reader.reading()
-        if reading is None and reader.unjudged:
-            watch.unavailable[party][reader.name] = f"never judged: {reader.unjudged}"
+        if (reading is None or reading.evaluation_only) and reader.unjudged:
+            watch.unavailable[party][reader.name] = f"never judged by what was sent in training: {reader.unjudged}"
         if reading is not None:
             found.append(replace(reading, without_messages=without_messages(party, reader)))
     return found
@@ -124,7 +124,7 @@ def readings_of(
 def shown_of(watch: Watch, party: str) -> tuple[ShownRecords, ...]:
     """Return a few records' columns as the reader estimates them that reads most of a party's, of those in training."""
     readings = {name: reader.reading() for name, reader in watch.readers[party].items()}
-    shares = {name: reading.share for name, reading in readings.items() if reading is not None}
+    shares = {name: reading.most for name, reading in readings.items() if reading is not None}
     if not shares:
         return ()
     best = max(shares, key=lambda name: shares[name])

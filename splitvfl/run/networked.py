@@ -27,6 +27,7 @@ from splitvfl.exchange.handshake import (
     held_by_all,
     passive_introduction,
 )
+from splitvfl.leakage.column_reading import ColumnReader
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
@@ -547,6 +548,24 @@ class PassiveRun(PartyRun[PassiveParty]):
         side = checked_side(exchange.passive(self.party, self.partners[0]), exchange)
         self.party.shown, self.party.one_way = side.shown, exchange.one_way
         return side
+
+    @property
+    def is_broken_off(self) -> bool:
+        """Whether there is anything left to do."""
+        return not self._is_end(self._state())
+
+    def take_newest(self) -> bool:
+        """Take up what is known of a run that has ended before its end, without anybody; return whether it had begun.
+
+        That is all that was sent, where this process has sent it; else what the newest checkpoint has.
+        """
+        if self._own is None and self._folder.newest():
+            self._go_on_alone(self._folder.newest())
+        return self._own is not None and (self.step > 0 or any(one.reading() for one in self._readers))
+
+    @property
+    def _readers(self) -> list[ColumnReader]:
+        return [*self.watch.readers[self.name].values()]
 
     def _is_end(self, run: Mapping[str, Any]) -> bool:
         if self.settings.exchange.one_way:  # it takes no step

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 from splitvfl.leakage.column_reading import ColumnReading, ColumnShare
 from splitvfl.leakage.features import ColumnLeak, FeatureLeak
+from splitvfl.report.brief import compared_brief
+from splitvfl.report.findings import columns_read
+from splitvfl.report.most_read import most_read
 from splitvfl.report.own_seat import _reading, seat_lines, seat_verdict
-from splitvfl.report.summary import PartyResult
-from tests.report.test_report import run
+from splitvfl.report.summary import PartyResult, read_summary
+from splitvfl.report.tables import comparison_table, summary_table
+from tests.report.test_report import page_of, run, text_of
+from tests.report.test_tables import printed
 
 
 def leak(*errors: float) -> FeatureLeak:
@@ -47,3 +55,95 @@ def test_what_training_tells_is_said_of_the_attack_that_reads_most() -> None:
     said = seat_verdict(both)
     assert "From what you send with the finished model whoever knows your half of the model and the columns of" in said
     assert "is not known" in seat_verdict(run(parties={"lab": PartyResult({})}, seat="lab"))
+
+
+def share(column: str, last: float, worst: float, accumulated: float) -> ColumnShare:
+    return ColumnShare(column, last, accumulated, worst=worst)
+
+
+SPOILED = ColumnReading(
+    "ridge",
+    0.05,
+    0.01,
+    0,
+    100,
+    [share("age", 0.03, 0.45, 0.4), share("income", 0.0, 0.6, 0.2), share("debt", 0.0, 0.1, 0.55)],
+    accumulated=0.38,
+    worst=0.42,
+    worst_epoch=5,
+)
+
+
+def test_what_was_read_before_the_last_epoch_counts_by_column_and_in_all() -> None:
+    own = run(parties={"lab": PartyResult({}, readings=[SPOILED])}, seat="lab")
+    fell = "In the last epoch it read 1% only: training, penalties or the gradients that a partner sends can bring"
+    assert seat_lines(own)[0].startswith(
+        "Columns of lab: in epoch 5 ridge reads 42% of their variance, more than half of 2 of 3, most of income (60%). "
+        + fell
+    )
+    for said in (seat_verdict(own), *columns_read(own)):
+        assert " sent in epoch 5 " in said
+        assert "reads 42% of the variance of" in said
+        assert "by the ridge attack" in said
+        assert "more than half of 2 of them, most of income (60%)" in said
+        assert fell in said
+    over = replace(SPOILED, share=0.3, accumulated=0.5)
+    (said,) = columns_read(run(parties={"lab": PartyResult({}, readings=[over])}))
+    assert "From what lab sent over the run the label party reads 50%" in said
+    assert "In the last epoch" not in said, "more than half of the most"
+    older = replace(over, worst=None, worst_epoch=None, columns=[ColumnShare("age", 0.6, 0.5)])
+    (said,) = columns_read(run(parties={"lab": PartyResult({}, readings=[replace(older, accumulated=None)])}))
+    assert "sent in the last epoch the label party reads 30%" in said
+    assert "more than half of 1 of them, most of age (60%)" in said
+
+
+def test_a_column_counts_by_whoever_reads_most_of_it_and_assumes_no_more() -> None:
+    finished, scores = (
+        ColumnReading("nearest", 0.05, 0.2, 1, 100, [ColumnShare("debt", 0.9), ColumnShare("age", 0.1)], **more)
+        for more in ({"standing_still": True}, {"of_scores": True})
+    )
+    knowing = replace(finished, attack="inversion", share=0.1, knows_model=True, columns=[ColumnShare("age", 0.99)])
+    first, behind = most_read(PartyResult({}, readings=[finished, SPOILED, knowing, scores]))
+    assert first.reading == SPOILED
+    assert [(one.column, one.share) for one in first.columns] == [("debt", 0.9), ("income", 0.6), ("age", 0.45)]
+    assert first.told == 2
+    assert behind.reading == scores
+    assert behind.told == 1
+    _, inversion = most_read(PartyResult({}, readings=[finished, SPOILED, replace(knowing, share=0.5)]))
+    assert [one.column for one in inversion.columns] == ["age", "debt", "income"]
+
+
+def test_tables_comparisons_and_the_page_say_the_most_beside_the_last_epoch(tmp_path: Path) -> None:
+    found = run(parties={"lab": PartyResult({}, readings=[SPOILED])})
+    assert re.search(r"lab\s+ridge\s+42%\s+1%\s+38%\s+–\s+2 of 3", printed(summary_table([found])))
+    assert re.search(r"lab\s+income\s+60%\s+20%", printed(summary_table([found])))
+    both = [found, replace(found, seed=1)]
+    assert re.search(r"ridge\s+0\.42\S* ?\S*\s+0\.01", printed(comparison_table(both)))
+    assert "ridge reads 0.42" in printed(compared_brief(both))
+    text = text_of(page_of(tmp_path, found))
+    assert "by ridge, which knew 5% of the records: 42%" in text
+    assert "income 60% 0% 60% 20%" in text, "at most, last epoch, worst, over the run"
+    assert "mean of all 3 42% 1% 42% 38%" in text
+
+
+def test_a_summary_of_before_there_were_worst_epochs_is_read(tmp_path: Path) -> None:
+    found = run(parties={"lab": PartyResult({}, readings=[SPOILED])})
+    found.save(tmp_path)
+    kept = json.loads((tmp_path / "summary.json").read_text())
+    del kept["planned_steps"]
+    (reading,) = kept["parties"]["lab"]["readings"]
+    for one in ("worst", "worst_epoch", "evaluation_only"):
+        del reading[one]
+    for column in reading["columns"]:
+        del column["worst"]
+    (tmp_path / "summary.json").write_text(json.dumps(kept))
+    older = read_summary(tmp_path)
+    assert older.planned_steps is None
+    (best,) = most_read(older.parties["lab"])
+    assert (best.share, best.moment, best.columns[0].column) == (0.38, "run", "debt")
+
+
+def test_who_never_could_look_is_named_with_the_reason() -> None:
+    why = {"ridge": "never judged: 8 of 8", "b": "no gradient", "a": "no gradient"}
+    said = seat_verdict(run(parties={"lab": PartyResult({}, unavailable=why)}, seat="lab"))
+    assert said.endswith("a, b could not be run: no gradient. ridge never judged: 8 of 8.")

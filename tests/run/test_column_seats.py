@@ -37,9 +37,10 @@ from splitvfl.learning.batches import Batches
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.report.findings import columns_read
-from splitvfl.report.summary import read_summary
+from splitvfl.report.summary import PartyResult, read_summary
 from splitvfl.run.column_seats import read_own_columns
 from tests.builders import linear_trainer, party_data, same, seeded, small_trainer, top_model, weights
+from tests.report.test_report import run as report_run
 
 RIDGE = RidgeAttack(known_share=0.3)
 
@@ -87,6 +88,119 @@ def test_who_looks_changes_nothing(in_flight: int) -> None:
     assert not alone.passives["telecom"].sent_to
     # Of all steps but those still under way each message was seen: 400 records in 8 batches.
     assert reading(watched).records == 400 - round(0.3 * 400)
+
+
+class Spoiling:
+    """A label party that sends a large gradient, the same for all records, from a step on: no unit of the bottom lives.
+
+    Only what it sends is changed, and its own half learns as it would.
+    """
+
+    protects = "gradient"
+
+    def __init__(self, *, first: int) -> None:
+        self.first, self.steps = first, 0
+
+    def __call__(self, gradient: Any, secrets: Any, /) -> Any:
+        self.steps += 1
+        return gradient if self.steps <= self.first else torch.full_like(gradient, 10.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        self.steps = state["steps"]
+
+
+def steered(*, first: int, **settings: Any) -> Trainer:
+    def sgd(weights: Any) -> Any:
+        return torch.optim.SGD(weights, lr=0.05)
+
+    bottom = seeded("bottom", lambda: nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 4), nn.ReLU()))
+    passive = PassiveParty(party_data("telecom", width=5, train=400), bottom, optimizer=sgd)
+    data = party_data("bank", width=2, task="binary", train=400)
+    active = ActiveParty(data, seeded("top", lambda: nn.Linear(6, 1)), optimizer=sgd)
+    options = {"batch_size": 50, "attacks": [RIDGE], "audit": False, "defenses": [Spoiling(first=first)], **settings}
+    return Trainer(active, {"telecom": passive}, **options)
+
+
+def test_a_label_party_that_spoils_the_model_at_the_end_does_not_take_back_what_was_read() -> None:
+    honest, evil = steered(first=99), steered(first=24)
+    for made in (honest, evil):
+        made.fit(4)
+    found = reading(evil)
+    assert found.share < 0.05, "the attack: of the last epoch nothing is read any more"
+    assert found.evaluation.share < 0.05
+    assert found.most == found.worst > 0.2
+    assert found.worst_epoch == 3
+    assert found.told == 0
+    assert found.most_told >= 1
+    assert found.columns[0].most > 0.5 > 10 * found.columns[0].share
+    assert found.most > 0.75 * reading(honest).most, "of which it saw one epoch less"
+    (said,) = columns_read(evil_summary(found))
+    assert f"From what telecom sent in epoch 3 the label party reads {found.worst:.0%} of the variance" in said
+    assert f"In the last epoch it read {found.share:.0%} only" in said
+
+
+def evil_summary(found: Any) -> Any:
+    return report_run(parties={"telecom": PartyResult({}, readings=[found])})
+
+
+def test_the_worst_epoch_is_that_of_runs_which_ended_earlier() -> None:
+    alone = []
+    for epochs in (1, 2, 3, 4):
+        made = steered(first=24)
+        made.fit(epochs)
+        alone.append(reading(made))
+    shares = [one.share for one in alone]
+    assert alone[-1].worst == max(shares)
+    assert alone[-1].worst_epoch == 1 + shares.index(max(shares))
+    by_column = [{column.column: column.share for column in one.columns} for one in alone]
+    for column in alone[-1].columns:
+        assert column.worst == max(one[column.column] for one in by_column)
+        assert column.most == max(column.worst, column.accumulated)
+
+
+def test_a_resumed_run_remembers_its_worst_epoch(tmp_path: Path) -> None:
+    straight = steered(first=16)
+    straight.fit(5)
+    first = steered(first=16, log_dir=tmp_path / "resumed")
+    first.fit(3)
+    second = steered(first=16, log_dir=tmp_path / "resumed")
+    second.resume()
+    second.fit(5)
+    assert reading(second) == reading(straight)
+    assert reading(second).worst_epoch == 2
+    older = second.watch.state_dict()
+    older["readers"]["telecom"]["ridge"].pop("worst")  # as an older version wrote it
+    third = steered(first=16)
+    third.watch.load_state_dict(older)
+    assert reading(third).worst == reading(third).share
+    assert reading(third).worst_epoch is None
+
+
+def test_an_epoch_under_way_counts_from_its_half_on() -> None:
+    """Who leaves before it ends shows nothing better than who stays; of few records much is read by chance."""
+    party = trainer().passives["telecom"]
+    watch, batches = Watch(["telecom"]), Batches(400, 50, seed=0)
+    read_own_columns(party, [RIDGE], watch, active="bank", exchange=Split(), batches=batches, seed=0)
+    (reader,) = watch.readers["telecom"].values()
+
+    def sent(step: int, rows: Any, *, clear: bool) -> None:
+        batch = party.train_batch(rows)
+        message = party.activate(batch).detach()
+        party.send_to_watchers(message if clear else torch.zeros_like(message), batch, step)
+
+    for step, rows in enumerate(batches.epoch(0)):
+        sent(step, rows, clear=False)
+    reader.scalars("telecom", epoch_ends=True)
+    assert reader.reading().most < 0.02
+    judged = 0
+    for step, rows in enumerate(batches.epoch(1)):
+        sent(8 + step, rows, clear=True)
+        found, judged = reader.reading(), judged + int((~torch.isin(rows, reader.known)).sum())
+        assert (found.worst > 0.5) == (found.worst_epoch == 2) == (2 * judged >= 280)
+        assert found.share < 0.02, "the last that has ended"
 
 
 def test_a_resumed_run_reads_what_an_undisturbed_one_reads(tmp_path: Path) -> None:
@@ -427,7 +541,7 @@ def test_a_run_says_what_the_label_party_reads(
     Path("run.yaml").write_text(TEXT)
     assert main(["train", "run.yaml", "--out", "run"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "From what lab sent in the last epoch the label party reads" in said
+    assert "From what lab sent in the last epoch the label party reads" in said or "lab sent over the run" in said
     assert "if it knows the columns of 30% of the records" in said
     summary = read_summary(Path("run"))
     (found,) = summary.parties["lab"].readings
