@@ -8,7 +8,7 @@ Nothing is sent and nobody is met.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ from splitvfl.app.saved_model import SavedHalf, load_half
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import ConfigError
+from splitvfl.hooks import hook_name
 from splitvfl.leakage.column_reading import ColumnReading
 from splitvfl.learning.precision import narrow_dtype
 from splitvfl.learning.randomness import derive_seed
@@ -86,13 +87,20 @@ class ActivationForecast:
         return {"format": "splitvfl activation forecast", "version": VERSION, **asdict(self), "sentence": self.sentence}
 
 
-def forecast_activations(config: ExperimentConfig, name: str, *, model: Path | None = None) -> ActivationForecast:
+def forecast_activations(
+    config: ExperimentConfig,
+    name: str,
+    *,
+    model: Path | None = None,
+    notify: Callable[[str], None] = lambda line: None,
+) -> ActivationForecast:
     """Return what activations will tell of a passive party's columns.
 
     Args:
         config: The experiment, or the party's own file.
         name: The party.
         model: Folder of its trained half, or of the run that holds it. Default: first weights, drawn anew each time.
+        notify: Told in a line what is under way, as it may take a while.
 
     Raises:
         ConfigError: If the party is not a passive one, or its activations are shown to nobody record by record.
@@ -117,9 +125,11 @@ def forecast_activations(config: ExperimentConfig, name: str, *, model: Path | N
     found: list[ColumnReading] = []
     unavailable: dict[str, str] = {}
     width = 0
-    for party in _parties(config, assembly, data, half):
-        width = party.output_width()
-        read, missing = read_again(config, assembly, party, thorough_readers(assembly, party))
+    for draw, party in enumerate(_parties(config, assembly, data, half), start=1):
+        width, readers = party.output_width(), thorough_readers(assembly, party)
+        of = f"first weights, draw {draw} of {DRAWS}" if half is None else "the trained half"
+        notify(f"{of}: {', '.join(map(hook_name, readers)) or 'no reader'}")
+        read, missing = read_again(config, assembly, party, readers)
         found += read
         unavailable |= missing
     return ActivationForecast(

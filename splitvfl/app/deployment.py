@@ -541,7 +541,10 @@ class Deployment:
             command: The command that was given, as it may be shown.
         """
         config, settings = self._config, run.settings
-        found = self.summary(run) if isinstance(run, ActiveRun) else own_summary(config, self.assembly, run)
+        if isinstance(run, ActiveRun):
+            found = self.summary(run)
+        else:
+            found = own_summary(config, self.assembly, run, notify=self._notify)
         provenance = begun.provenance(
             config,
             {self.name: self.own.data},

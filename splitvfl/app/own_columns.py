@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from splitvfl.app.assembly import Assembly
 from splitvfl.app.column_auditing import read_again, thorough_readers
 from splitvfl.config.sections import ExperimentConfig
@@ -20,7 +22,13 @@ from splitvfl.run.networked import PassiveRun
 from splitvfl.run.score_seats import NO_WHOLE_MODEL
 
 
-def own_summary(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -> RunSummary:
+def own_summary(
+    config: ExperimentConfig,
+    assembly: Assembly,
+    run: PassiveRun,
+    *,
+    notify: Callable[[str], None] = lambda line: None,
+) -> RunSummary:
     """Return a passive party's run in numbers: what its partner can read of its columns, and nothing else.
 
     Nothing is sent for it. What could not be looked at is named, with the reason. Of a run that ended before its end it
@@ -30,6 +38,7 @@ def own_summary(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -
         config: The party's file.
         assembly: What its parts were made by.
         run: Its run.
+        notify: Told in a line what is under way, as it may take a while.
     """
     listed = [one for one in assembly.attacks() if target_of(one) == "features"]
     attacks = [one for one in listed if not reads_activations(one) and not reads_whole_model(one)]
@@ -37,7 +46,7 @@ def own_summary(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -
     unavailable = dict(run.watch.unavailable[run.name])  # who was never judged among them
     unavailable |= {hook_name(one): NO_WHOLE_MODEL for one in listed if reads_whole_model(one)}
     if config.audited:  # whatever could be judged of what was sent
-        again, missing = _read_finished(config, assembly, run.party)
+        again, missing = _read_finished(config, assembly, run.party, notify)
         readings, unavailable = [*readings, *again], missing | unavailable
     learned = run.learned
     task = assembly.task(learned.task, learned.outputs)
@@ -51,7 +60,7 @@ def own_summary(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -
         defenses=[*map(str, config.defenses)],
         exchange=config.exchange.name,
         exchange_traits=ExchangeTraits.of(config.exchange.factory),
-        notes=run.party.notes,
+        notes=[*run.party.notes, *run.party.penalties.notes],
         claims=claims_in_words([run.party]),
         promised=promised_in_short([run.party], epochs=config.train.epochs),
         seed=config.train.seed,
@@ -70,11 +79,14 @@ def own_summary(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -
 
 
 def _read_finished(
-    config: ExperimentConfig, assembly: Assembly, party: PassiveParty
+    config: ExperimentConfig, assembly: Assembly, party: PassiveParty, notify: Callable[[str], None]
 ) -> tuple[list[ColumnReading], dict[str, str]]:
     """Return what is read of messages of the finished model; a failure is told, as nothing is to be lost by it now."""
     try:
-        return read_again(config, assembly, party, thorough_readers(assembly, party))
+        readers = thorough_readers(assembly, party)
+        if readers:
+            notify(f"reading what the finished model would send: {', '.join(map(hook_name, readers))}")
+        return read_again(config, assembly, party, readers)
     except Exception as error:  # whatever it is, the run is over, and its figures are not to be lost
         return [], {"readers of the finished model": f"{type(error).__name__}: {error}"}
 

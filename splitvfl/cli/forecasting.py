@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from splitvfl.cli.column_tables import attack_table, category_table, column_table, plain_table
-from splitvfl.cli.console import ExperimentFile, Overrides
+from splitvfl.cli.console import ExperimentFile, Overrides, tell
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -65,7 +65,7 @@ def forecast(
             "that a linear model's predictions give; leave them out"
         )
     else:
-        found = forecast_activations(config, name, model=first)
+        found = forecast_activations(config, name, model=first, notify=tell)
     if json_ is not None:
         # Statistics of the party's columns are in it: nobody else is to read them.
         with open(json_, "w", encoding="utf-8", opener=_private) as file:
@@ -104,6 +104,8 @@ def _print_activations(found: ActivationForecast) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from splitvfl.report.most_read import MostRead
+
     console, most = Console(), found.most
     if most is not None:
         first = "" if found.trained else ", of the draw of which most is told"
@@ -114,6 +116,8 @@ def _print_activations(found: ActivationForecast) -> None:
         for one in shown:
             table.add_row(Text(one.column), f"{one.share:.0%}")
         table.add_row("(mean of all)", f"{most.share:.0%}", style="dim")
+        if (once := MostRead(most, most.columns).each_category_once) is not None:
+            table.add_row("(mean, each category once)", f"{once:.0%}", style="dim")
         console.print(table)
     for note in (*found.notes, *([most.note] if most is not None and most.note else [])):
         console.print(Text(f"note: {note}"))

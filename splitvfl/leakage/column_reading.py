@@ -132,6 +132,7 @@ class ColumnReading:
         knows_model: Whether the attack is assumed to know the partner's half of the model too.
         one_hot: Categories that the party holds as columns of zeros and ones, as categories: their columns are in
             ``columns`` too, one by one, and these alone are counted in ``share``.
+        in_one_hot: Names of those columns.
         too_many: Categorical fields of more categories than are asked for.
         evaluation: What it read in the last evaluation; ``None``: there was none.
         prediction: What it read when records were last scored by the trainer; likewise.
@@ -158,6 +159,7 @@ class ColumnReading:
     standing_still: bool = False
     knows_model: bool = False
     one_hot: list[ColumnShare] = field(default_factory=list)
+    in_one_hot: list[str] = field(default_factory=list)
     too_many: list[str] = field(default_factory=list)
     evaluation: LaterReading | None = None
     prediction: LaterReading | None = None
@@ -231,7 +233,7 @@ class ColumnReader:
         self._categories, self._numbers = categories, len(names)
         middle, variance = _moments(train, len(names))
         one_hot = [one for one in categories.one_hot if int((variance[list(one.places)] > 0).sum()) > 1]
-        self._groups = (*categories.fields, *one_hot)
+        self._groups, self._one_hot = (*categories.fields, *one_hot), one_hot
         self._names = (*names, *(group.column for group in self._groups))
         self._middle = torch.cat([middle, middle.new_zeros(categories.width)])
         kinds = (variance > 0, [True] * len(categories.fields), [False] * len(one_hot))
@@ -494,6 +496,7 @@ class ColumnReader:
             note="; ".join(filter(None, (self._note, self.unjudged))),
             knows_model="partner_bottom" in needs_of(self._attack),
             one_hot=found[self._numbers + len(self._categories.fields) :],
+            in_one_hot=[self._names[place] for one in self._one_hot for place in one.places if self._counted[place]],
             too_many=list(self._categories.too_many),
             evaluation=self._later_reading("evaluation"),
             prediction=self._later_reading("prediction"),

@@ -55,6 +55,24 @@ class MostRead:
         return "epoch" if one.worst == one.most else "run"
 
     @property
+    def each_category_once(self) -> float | None:
+        """The same figure where a category that is held as columns of zeros and ones counts once, not by its columns.
+
+        ``None``: there is none, or the summary is older than this.
+        """
+        one = self.reading
+        if not one.in_one_hot:
+            return None
+        counted = [column for column in one.columns if column.column not in set(one.in_one_hot)] + one.one_hot
+        shares = [self._at_this_moment(column) for column in counted]
+        return sum(shares) / len(shares)
+
+    def _at_this_moment(self, column: ColumnShare) -> float:
+        """Return what was read of a column at the moment of this figure, of an epoch at most."""
+        found = {"run": column.accumulated, "epoch": column.worst}.get(self.moment)
+        return column.share if found is None else found
+
+    @property
     def fell(self) -> str:
         """A sentence, with a space before it, where the last epoch is far below the most that was read; or nothing."""
         one = self.reading

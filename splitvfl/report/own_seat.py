@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from splitvfl.leakage.estimates import TOLD, quoted
 from splitvfl.leakage.features import FeatureLeak, best_by_view
 from splitvfl.report.most_read import MostRead, epoch_of, most_read, sent_when
-from splitvfl.report.read_words import counting, later, of_variance, too_many, with_share
+from splitvfl.report.read_words import counting, later, of_variance, once_each, too_many, with_share
 from splitvfl.report.summary import RunSummary
 
 # As one of a pair stands in a line of its own, and in a sentence to the party itself.
@@ -49,7 +49,8 @@ def _training_line(party: str, best: MostRead) -> str:
     reading = best.reading
     return (
         f"Columns of {party}: {_moment(best)} {reading.attack}{_KNOWING[reading.knows_model]} reads {best.share:.0%} "
-        f"of {'their variance' if of_variance(reading) else 'them'}{counting(reading)}, more than half of "
+        f"of {'their variance' if of_variance(reading) else 'them'}{counting(reading)}"
+        f"{once_each(best.each_category_once)}, more than half of "
         f"{best.told or 'none'} of {len(best.columns)}, most of {with_share(best.columns[0])}.{best.fell}"
     )
 
@@ -102,10 +103,11 @@ def _of_training(best: MostRead) -> str:
     reading = best.reading
     knows = "your half of the model and " if reading.knows_model else ""
     sent = "send with the finished model" if best.moment == "finished" else f"sent {sent_when(best)}"
+    counted = counting(reading) + once_each(best.each_category_once)
     return (
         f"From what you {sent} whoever knows {knows}the columns of {reading.known_share:.0%} of your records "
         f"reads {best.share:.0%} of {of_variance(reading)}the columns of all others, the mean of {len(best.columns)}"
-        f"{counting(reading)}, by the {reading.attack} attack: more than half of {best.told or 'none'} of them, most "
+        f"{counted}, by the {reading.attack} attack: more than half of {best.told or 'none'} of them, most "
         f"of {with_share(best.columns[0])}.{best.fell}{later(reading)} Another reader may find more.{too_many(reading)}"
     )
 

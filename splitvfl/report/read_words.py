@@ -23,6 +23,17 @@ def counting(reading: ColumnReading) -> str:
     return f" ({numbers}of {fields} {named} what is right beyond the most frequent category)"
 
 
+def once_each(share: float | None) -> str:
+    """Return what the mean is where each category counts once, for behind it; empty where categories are no columns.
+
+    >>> once_each(0.456), once_each(None)
+    (' (46% where a category held as columns of zeros and ones counts once)', '')
+    """
+    if share is None:
+        return ""
+    return f" ({share:.0%} where a category held as columns of zeros and ones counts once)"
+
+
 def with_share(column: ColumnShare) -> str:
     """Return a column's name, and how much of it is read.
 

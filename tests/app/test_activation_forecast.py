@@ -60,7 +60,10 @@ def test_it_is_the_same_each_time_and_other_weights_tell_otherwise(here: Path) -
     first, again = (forecast_activations(config, "lab") for _ in range(2))
     assert first == again
     assert len({one.share for one in first.readings}) == DRAWS * len(READERS)
-    trained = forecast_activations(config, "lab", model=here / "run")
+    told: list[str] = []
+    trained = forecast_activations(config, "lab", model=here / "run", notify=told.append)
+    assert [line.partition(":")[0] for line in told] == ["the trained half"]  # it may take a while
+    assert "white-box-inversion" in told[0]
     assert trained.trained
     assert [one.attack for one in trained.readings] == list(READERS)
     reading = max(trained.readings, key=lambda one: one.share)

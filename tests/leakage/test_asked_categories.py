@@ -205,6 +205,7 @@ def test_one_hot_columns_are_judged_as_categories_too_and_counted_as_columns() -
     judged = torch.tensor([row for row in range(RECORDS) if row not in set(one.known.tolist())])
     right = (message[judged].argmax(dim=1) == codes[judged] - 1).double().mean().item()
     commonest = max(Counter(codes[judged].tolist()).values()) / len(judged)
+    assert found.in_one_hot == ["sex=a", "sex=b", "sex=c"]
     assert (sex.column, sex.right, sex.commonest) == ("sex", pytest.approx(right), pytest.approx(commonest))
     assert logged[0]["categories_right/lab/answer/sex"] == pytest.approx(right)
 
