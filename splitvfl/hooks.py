@@ -1284,7 +1284,7 @@ def call_attack(attack: Attack, view: View) -> Tensor:
 
     Raises:
         HookError: If the attack raised, torch has counted a write to a tensor of the view, or it returned anything but
-            a tensor of ``n`` rows without infinite values. The message names the attack.
+            a dense tensor of ``n`` rows of real numbers, none of them infinite. The message names the attack.
     """
     name = hook_name(attack)
     lent = view.lent()
@@ -1295,6 +1295,8 @@ def call_attack(attack: Attack, view: View) -> Tensor:
     rows = view._ids.shape[0]
     if not isinstance(scores, Tensor):
         raise HookError(f"attack {name}: expected a tensor of {rows} scores, got {type(scores).__name__}")
+    if unfit := _no_real_numbers(scores):
+        raise HookError(f"attack {name}: {unfit}")
     wrong, wanted = False, f"({rows}, d)"
     if target_of(attack) == "labels":
         classes = view._seen.get("classes")
@@ -1305,6 +1307,26 @@ def call_attack(attack: Attack, view: View) -> Tensor:
     if not all_finite(scores) and torch.isinf(scores).any():
         raise HookError(f"attack {name} returned an infinite value at step {view.step}")
     return scores
+
+
+def _not_dense(found: Tensor) -> str:
+    """Return why a tensor has not one number in each place; empty where it has."""
+    if found.is_nested:
+        return "expected a tensor with rows of one length, got a nested one"
+    if found.layout != torch.strided:
+        return f"expected a dense tensor, got {str(found.layout).removeprefix('torch.')}; return it with to_dense()"
+    return ""
+
+
+def _no_real_numbers(found: Tensor) -> str:
+    """Return why a tensor cannot be taken as one real number in each place; empty where it can."""
+    if unfit := _not_dense(found):
+        return unfit
+    if found.device.type == "meta":
+        return "expected numbers, got a tensor on torch's meta device, which has a shape alone"
+    if found.is_complex():
+        return f"expected real numbers, got {found.dtype}; return the part or the size that is meant"
+    return ""
 
 
 def call_defense(defense: Defense, message: Tensor, secrets: Secrets) -> Tensor:
@@ -1326,6 +1348,8 @@ def call_defense(defense: Defense, message: Tensor, secrets: Secrets) -> Tensor:
         raise HookError(f"{where} changed the message in place; return a new tensor")
     if not isinstance(sent, Tensor):
         raise HookError(f"{where}: expected a tensor, got {type(sent).__name__}")
+    if unfit := _not_dense(sent):
+        raise HookError(f"{where}: {unfit}")
     soft = soft_classes_of(defense)
     shape = message.shape if soft is None else (*message.shape, soft)
     if sent.shape != shape:

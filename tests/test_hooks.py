@@ -175,6 +175,11 @@ def test_attacks_run_without_gradients() -> None:
     [
         (None, "labels", "expected a tensor of 3 scores, got NoneType"),
         ([1.0, 2.0, 3.0], "labels", "expected a tensor of 3 scores, got list"),
+        (torch.zeros(3).to_sparse(), "labels", r"expected a dense tensor, got sparse_coo; return it with to_dense\(\)"),
+        (torch.zeros(3, 2).to_sparse(), "features", "expected a dense tensor, got sparse_coo"),
+        (torch.zeros(3, 2, device="meta"), "features", "a tensor on torch's meta device, which has a shape alone"),
+        (torch.zeros(3, 2) * 1j, "features", "expected real numbers, got torch.complex64"),
+        (torch.zeros(3, dtype=torch.complex128), "members", "expected real numbers, got torch.complex128"),
         (torch.zeros(2), "labels", r"expected shape \(3,\), got \(2,\)"),
         (torch.zeros(4), "labels", r"expected shape \(3,\), got \(4,\)"),
         (torch.zeros(()), "labels", r"expected shape \(3,\), got \(\)"),
@@ -244,6 +249,7 @@ def spoiled(value: float) -> Tensor:
     [
         (None, "expected a tensor, got NoneType"),
         (1.0, "expected a tensor, got float"),
+        (torch.ones(3, 2).to_sparse(), "expected a dense tensor, got sparse_coo"),
         (torch.ones(2, 3), r"expected shape \(3, 2\), got \(2, 3\)"),
         (torch.ones(3, 1), r"expected shape \(3, 2\), got \(3, 1\)"),
         (torch.ones(3, 2, dtype=torch.float64), "expected dtype torch.float32, got torch.float64"),
