@@ -1309,12 +1309,19 @@ def call_attack(attack: Attack, view: View) -> Tensor:
     return scores
 
 
-def _no_real_numbers(found: Tensor) -> str:
-    """Return why a tensor cannot be taken as one real number in each place; empty where it can."""
+def _not_dense(found: Tensor) -> str:
+    """Return why a tensor has not one number in each place; empty where it has."""
     if found.is_nested:
         return "expected a tensor with rows of one length, got a nested one"
     if found.layout != torch.strided:
         return f"expected a dense tensor, got {str(found.layout).removeprefix('torch.')}; return it with to_dense()"
+    return ""
+
+
+def _no_real_numbers(found: Tensor) -> str:
+    """Return why a tensor cannot be taken as one real number in each place; empty where it can."""
+    if unfit := _not_dense(found):
+        return unfit
     if found.device.type == "meta":
         return "expected numbers, got a tensor on torch's meta device, which has a shape alone"
     if found.is_complex():
@@ -1341,7 +1348,7 @@ def call_defense(defense: Defense, message: Tensor, secrets: Secrets) -> Tensor:
         raise HookError(f"{where} changed the message in place; return a new tensor")
     if not isinstance(sent, Tensor):
         raise HookError(f"{where}: expected a tensor, got {type(sent).__name__}")
-    if unfit := _no_real_numbers(sent):
+    if unfit := _not_dense(sent):
         raise HookError(f"{where}: {unfit}")
     soft = soft_classes_of(defense)
     shape = message.shape if soft is None else (*message.shape, soft)

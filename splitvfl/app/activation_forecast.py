@@ -17,7 +17,7 @@ import torch
 
 from splitvfl.app.assembly import Assembly
 from splitvfl.app.column_auditing import read_again, thorough_readers
-from splitvfl.app.forecasting import check_half, columns_of_training, half_folder
+from splitvfl.app.forecasting import ENCODED_OTHERWISE, check_half, columns_of_training, encoded_alike, half_folder
 from splitvfl.app.saved_model import SavedHalf, load_half
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import PartyData
@@ -139,7 +139,7 @@ def forecast_activations(
         trained=half is not None,
         readings=tuple(found),
         unavailable=unavailable,
-        notes=tuple(_notes(trained=half is not None)),
+        notes=tuple(_notes(data, half)),
     )
 
 
@@ -168,10 +168,12 @@ def _parties(
         yield made
 
 
-def _notes(*, trained: bool) -> Iterator[str]:
-    if not trained:
+def _notes(data: PartyData, half: SavedHalf | None) -> Iterator[str]:
+    if half is None:
         yield (
             f"first weights were drawn {DRAWS} times; training changes what activations tell, to more or less: the run "
             "itself shows it live (feature_leak in TensorBoard), and --model RUN tells it of the trained half"
         )
+    elif not encoded_alike(data, half):
+        yield ENCODED_OTHERWISE
     yield "another reader may find more: this is no upper bound"

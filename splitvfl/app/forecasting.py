@@ -84,6 +84,10 @@ from splitvfl.party.party import PassiveParty
 JUDGED: Final = 2_000
 """Records on which attacks are run: as many predictions as the paper draws."""
 
+ENCODED_OTHERWISE: Final = (
+    "the records at hand are encoded otherwise than those of the training: figures are of these records"
+)
+
 _PIECE = 65_536  # records that are read at a time
 # Of a category's sum: float64 rounds moments to less, and one record of 10^8 that is of no category makes more.
 _NO_VARIANCE = 1e-9
@@ -243,7 +247,7 @@ def columns_of_training(config: ExperimentConfig, name: str, half: SavedHalf | N
     if whole is not None and half is None:  # this party's columns, and not all that stand in the file
         return whole
     own = own_data(config, name).data
-    return own if whole is None or half is None or _encoded_alike(own, half) else whole
+    return own if whole is None or half is None or encoded_alike(own, half) else whole
 
 
 def _part_of_whole(config: ExperimentConfig, name: str) -> PartyData | None:
@@ -254,7 +258,8 @@ def _part_of_whole(config: ExperimentConfig, name: str) -> PartyData | None:
         return None
 
 
-def _encoded_alike(data: PartyData, half: SavedHalf) -> bool:
+def encoded_alike(data: PartyData, half: SavedHalf) -> bool:
+    """Return whether records were encoded by what the encoding learned of the training records of a half."""
     return (None if data.provenance is None else data.provenance.encoding) == half.schema.encoding
 
 
@@ -391,7 +396,7 @@ def _further(config: ExperimentConfig, name: str, folder: Path, first: _Own) -> 
     check_half(half, name)
     own = _columns_of(config, name, half)
     same_box = torch.equal(own.box.lower, first.box.lower) and torch.equal(own.box.upper, first.box.upper)
-    if not _encoded_alike(own.data, half) or own.names != first.names or not same_box:
+    if not encoded_alike(own.data, half) or own.names != first.names or not same_box:
         raise ConfigError(
             f"--model: the columns of {folder} are encoded otherwise than those of the first model, or than "
             f"{config.source} has them: equations of both cannot be put together from this file alone (public ranges, "
@@ -643,8 +648,8 @@ def _notes(own: _Own, config: ExperimentConfig, name: str, half: SavedHalf | Non
             f"the parts of {' and '.join(others)} are taken to be known to the attacker: the worst case, as scores are "
             "one system of equations in the columns of all"
         )
-    if half is not None and not _encoded_alike(own.data, half):
-        yield "the records at hand are encoded otherwise than those of the training: figures are of these records"
+    if half is not None and not encoded_alike(own.data, half):
+        yield ENCODED_OTHERWISE
     if own.data.train.row_norm is not None:
         yield f"rows are taken as the model takes them, scaled down to a norm of {own.data.train.row_norm:g}"
     if own.constant:

@@ -245,6 +245,7 @@ def entries_from(where: Path, start: int) -> Entries:
     """Return the marks of records from a place on, and the numbers of their lines; a piece at the end is left out.
 
     Raises:
+        CheckpointError: If the file is a link, or no file.
         OSError: If they cannot be read.
     """
     path = where / MARKS_FILE
@@ -261,7 +262,7 @@ def key_of(where: Path) -> bytes | None:
     """Return a ledger's key; ``None`` where there is none.
 
     Raises:
-        CheckpointError: If it is damaged.
+        CheckpointError: If it is damaged, a link, or no file.
         OSError: If it cannot be read.
     """
     path = where / KEY_FILE

@@ -7,11 +7,13 @@ import stat
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from splitvfl.app.activation_forecast import DRAWS, forecast_activations
 from splitvfl.cli import main
-from splitvfl.config.sections import parse_config
+from splitvfl.config.sections import load_config, parse_config
 
 READERS = ("ridge", "inverse-network", "white-box-inversion")
 FILE = """
@@ -74,6 +76,36 @@ def test_it_is_the_same_each_time_and_other_weights_tell_otherwise(here: Path) -
     assert first.most == most
     assert f"{most.share:.0%} of the variance" in first.sentence
     assert ("knows its half of the model and" in first.sentence) == most.knows_model == (most.attack == READERS[2])
+
+
+TABLE = """
+data: {name: table, path: all.csv, label: y, id_column: id}
+parties:
+  clinic: {role: active, columns: [a]}
+  lab: {role: passive, columns: rest}
+model: {name: mlp, bottom: [4], top_hidden: [4]}
+train: {epochs: 1, batch_size: 32}
+"""
+
+
+def test_records_that_are_encoded_otherwise_than_in_training_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A half was trained on columns less their means over its own records; of fewer records these are others."""
+    monkeypatch.chdir(tmp_path)
+    drawn = np.random.default_rng(0).normal(size=(240, 4))
+    table = pd.DataFrame(drawn, columns=["a", "b", "c", "d"])
+    table = table.assign(y=(drawn.sum(axis=1) > 0).astype(int), id=range(240))
+    table.to_csv("all.csv", index=False)
+    table.iloc[:150].to_csv("fewer.csv", index=False)
+    Path("run.yaml").write_text(TABLE)
+    assert main(["train", "run.yaml", "--out", "run"]) == 0
+    notes = {
+        path: forecast_activations(load_config(Path("run.yaml"), [f"data.path={path}"]), "lab", model=Path("run")).notes
+        for path in ("all.csv", "fewer.csv")
+    }
+    assert not any("encoded otherwise" in note for note in notes["all.csv"])
+    assert any("encoded otherwise than those of the training" in note for note in notes["fewer.csv"])
 
 
 def test_what_is_printed_and_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

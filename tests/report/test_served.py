@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from splitvfl.cli import main
-from splitvfl.errors import LimitError
+from splitvfl.errors import CheckpointError, LimitError
 from splitvfl.report import figures, served
 from splitvfl.report.report import write_report
 from splitvfl.report.served import lines_of, served_in
@@ -71,6 +72,22 @@ def test_an_auditor_without_the_key_sees_the_chain_alone(tmp_path: Path) -> None
     content = (where / LINES_FILE).read_text()
     (where / LINES_FILE).write_text(content.replace('"records":3', '"records":2'))
     assert "NOT WHOLE" in served_in(tmp_path)[0].state
+
+
+def test_links_and_pipes_in_a_ledger_that_was_handed_on_are_told_and_not_opened(tmp_path: Path) -> None:
+    where = write_ledger(tmp_path)
+    kept = tmp_path / "kept"
+    (where / LINES_FILE).rename(kept)
+    (where / LINES_FILE).symlink_to(kept)
+    assert f"NOT WHOLE: {where / LINES_FILE} is a link" in served_in(tmp_path)[0].state
+    (where / LINES_FILE).unlink()
+    os.mkfifo(where / LINES_FILE)
+    assert f"NOT WHOLE: {where / LINES_FILE} is no file" in served_in(tmp_path)[0].state
+    for name in (MARKS_FILE, KEY_FILE):
+        (where / name).unlink()
+        os.mkfifo(where / name)
+        with pytest.raises(CheckpointError, match=f"{name} is no file"):
+            served_in(tmp_path)
 
 
 def test_what_is_not_whole_is_told_beside_what_is(tmp_path: Path) -> None:
