@@ -6,6 +6,7 @@ import json
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from splitvfl.hooks import Attack
 from splitvfl.report.own_seat import seat_lines, seat_verdict
 from splitvfl.report.summary import RunSummary, read_summary
 from splitvfl.run.training import Status, TrainingProgress
+from tests.builders import small_trainer
 from tests.run.parties import free_ports
 
 FILE = """
@@ -110,6 +112,15 @@ def test_where_messages_are_too_small_to_be_judged_the_finished_model_and_evalua
     assert "From what you sent of records that were evaluated whoever knows" in seat_verdict(alone)
     assert main(["report", str(tmp_path / "lab")]) == 0
     assert "of records that were evaluated" in (tmp_path / "lab" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 10, 23, 24, 64, 512])
+def test_of_a_model_that_stands_still_twelve_records_of_what_is_read_at_once_are_known(size: int) -> None:
+    party = small_trainer(attacks=[]).passives["telecom"]
+    ridge = column_auditing.thorough_readers(SimpleNamespace(batch_size=size), party)[0]  # type: ignore[arg-type]
+    together = size * -(-24 // size)  # so many messages that they have 24 records
+    assert ridge.known_share == max(0.05, 12 / together)  # type: ignore[attr-defined]
+    assert ridge.known_share <= 0.5  # type: ignore[attr-defined]
 
 
 def test_a_party_that_looks_at_nothing_says_that_nothing_is_known(tmp_path: Path) -> None:

@@ -255,7 +255,22 @@ def test_an_attack_that_was_never_judged_says_why() -> None:
     made = trainer(attacks=[RidgeAttack(known_share=0.004)])
     made.fit(1)
     assert made.column_readings("telecom") == []
-    assert "never judged: 8 of 8 messages had fewer than 3" in made.unavailable["telecom"]["ridge"]
+    assert (
+        "never judged by what was sent in training: 8 of 8 messages had fewer than 3"
+        in made.unavailable["telecom"]["ridge"]
+    )
+
+
+def test_where_no_message_of_training_can_be_judged_evaluations_stand_alone() -> None:
+    """Two records are too few to know three of them; what is remembered of all messages reads evaluations."""
+    made = trainer(batch_size=2)
+    made.fit(1)
+    found = reading(made)
+    assert found.evaluation_only
+    assert (found.share, found.columns) == (found.evaluation.share, found.evaluation.columns)
+    assert found.most == found.share > 0.8
+    assert (found.worst, found.accumulated, found.followed) == (None, None, 0)
+    assert made.unavailable["telecom"]["ridge"].startswith("never judged by what was sent in training: 200 of 200")
 
 
 def test_what_is_held_out_is_not_known() -> None:
