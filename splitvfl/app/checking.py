@@ -97,6 +97,7 @@ def _try_parts(config: ExperimentConfig, data: VerticalData, tell: Callable[[str
     trainer.active.plan_run(epochs=epochs, early_stopping=config.train.early_stopping is not None)
     trainer.exchange.check_noise(trainer.active, epochs=epochs)
     _tell_all(tell, said_before(trainer.exchange, trainer.active, epochs=epochs))
+    _tell_all(tell, list(experiment.few_known(trainer)))
     _tell_all(tell, experiment.noise_notes())
     widths = {name: party.data.width for name, party in trainer.passives.items()}
     _tell_all(tell, trainer.exchange.notes(widths, records=trainer.active.data.train.count))

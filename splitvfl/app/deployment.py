@@ -25,6 +25,7 @@ from splitvfl.app.beginning import Beginning
 from splitvfl.app.column_auditing import live_readers
 from splitvfl.app.data_summary import own_summary_of
 from splitvfl.app.exchanges import exchange_of, said_before
+from splitvfl.app.few_known import said_of_few_known
 from splitvfl.app.label_horizon import before
 from splitvfl.app.own_columns import own_summary
 from splitvfl.app.records import OwnData, in_words_of, own_data
@@ -245,7 +246,13 @@ class Deployment:
         with in_words_of(self._config):
             about = own_summary_of(self.own.data, self.own.task)
         agreed = self.assembly.agreed_horizon(self.own.data.training_records, self.own.task)
-        return [*about, *self.assembly.noise_notes(), *before(None, agreed)]
+        records = self.own.data.train.count
+        few = said_of_few_known(self._own_readers(), records=records, batch_size=self.assembly.batch_size)
+        return [*about, *few, *self.assembly.noise_notes(), *before(None, agreed)]
+
+    def _own_readers(self) -> list[Attack]:
+        """Return what reads what a passive party sends while it trains; the party with labels sends no activation."""
+        return [] if self.name == self._config.active else live_readers(self._config, self.assembly)
 
     def run(self, folder: Path, *, progress: TrainingProgress = lambda status: None) -> ActiveRun | PassiveRun:
         """Return the party's run, which it keeps in a folder, ready to be run.
@@ -392,7 +399,7 @@ class Deployment:
             self._notify(line)
         read_own_columns(
             party,
-            live_readers(self._config, self.assembly),
+            self._own_readers(),
             watch,
             active=self._config.active,
             exchange=self.assembly.exchange,

@@ -19,6 +19,7 @@ from splitvfl.app.assembly import Assembly, choose_device
 from splitvfl.app.beginning import Beginning
 from splitvfl.app.data_summary import summary_of
 from splitvfl.app.exchanges import said_before
+from splitvfl.app.few_known import said_of_few_known
 from splitvfl.app.label_horizon import LabelHorizon, before, observed_horizon, outcome
 from splitvfl.app.reconstruction import reconstruct_listed
 from splitvfl.app.records import in_words_of, load_data
@@ -241,6 +242,11 @@ class Experiment:
         """Return what is to be said of calculated noise, once there are parties."""
         return self._assembly.noise_notes()
 
+    def few_known(self, trainer: Trainer) -> Iterator[str]:
+        """Yield which readers of activations will leave messages out, in sentences."""
+        records, batch_size = trainer.active.data.train.count, trainer.batches.batch_size
+        return said_of_few_known(self._assembly.attacks(), records=records, batch_size=batch_size)
+
     def told_before(
         self, trainer: Trainer, observed: LabelHorizon | None, agreed: LabelHorizon | None
     ) -> Iterator[str]:
@@ -248,6 +254,7 @@ class Experiment:
         with in_words_of(self._config):
             yield from summary_of(self._bench.data)
         yield from said_in_one_process(self._config)
+        yield from self.few_known(trainer)
         yield from self.noise_notes()
         yield from before(observed, agreed)
         yield from said_before(trainer.exchange, trainer.active, epochs=self._config.train.epochs)

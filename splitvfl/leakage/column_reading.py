@@ -57,7 +57,7 @@ TOLD: Final = 0.5
 
 # Records of whom estimates are added up over the run, at most.
 _FOLLOWED = 2_000
-_FEWEST = 3  # known records of a message: of two, each left out leaves a constant, whatever the penalty
+FEWEST = 3  # known records of a message: of two, each left out leaves a constant, whatever the penalty
 _PIECE = 65_536  # records that are read at a time
 _CALLED = 64  # records of a message so large that a sampled attack is called with each
 _HELD = 512  # known records of messages with which it is not called, at most: the latest
@@ -346,7 +346,7 @@ class ColumnReader:
             return
         judged = ~known if self._others is None else ~known & _is_among(own, self._others)
         self._messages += 1
-        if (self._share and len(auxiliary.ids) < _FEWEST) or not bool(judged.any()):
+        if (self._share and len(auxiliary.ids) < FEWEST) or not bool(judged.any()):
             self._unjudged += 1
             return
         places = judged.nonzero().squeeze(1)
@@ -368,7 +368,7 @@ class ColumnReader:
         known, auxiliary = self._known_among(message, columns, ids)
         auxiliary = _each_once(_latest(auxiliary, self._remembered))
         judged = ~known if self._nobodys is None else ~known & ~_is_among(own, self._nobodys)
-        if (self._share and len(auxiliary.ids) < _FEWEST) or not bool(judged.any()):
+        if (self._share and len(auxiliary.ids) < FEWEST) or not bool(judged.any()):
             return
         most = min(_JUDGED, self._most or _JUDGED)
         here = self._drawn(judged.nonzero().squeeze(1), step + piece, most).to(ids.device)
@@ -559,7 +559,7 @@ class ColumnReader:
         if not self._unjudged:
             return ""
         return (
-            f"{self._unjudged:,} of {self._messages:,} messages had fewer than {_FEWEST} of the records whose columns "
+            f"{self._unjudged:,} of {self._messages:,} messages had fewer than {FEWEST} of the records whose columns "
             "it knows, and were left out"
         )
 
