@@ -23,7 +23,7 @@ from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import ConfigError
 from splitvfl.hooks import hook_name
-from splitvfl.leakage.column_reading import ColumnReading
+from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.learning.precision import narrow_dtype
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.learning.tasks import task_for

@@ -21,8 +21,8 @@ from splitvfl.attacks.ridge import RidgeAttack
 from splitvfl.attacks.white_box_inversion import WhiteBoxInversionAttack
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.hooks import Attack, hook_name, reads_activations
+from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.column_readers import readers_to_run
-from splitvfl.leakage.column_reading import ColumnReading
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
 from splitvfl.party.party import PassiveParty

@@ -8,7 +8,7 @@ from splitvfl.app.assembly import Assembly
 from splitvfl.app.column_auditing import read_again, thorough_readers
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.hooks import hook_name, reads_activations, reads_whole_model, target_of
-from splitvfl.leakage.column_reading import ColumnReading
+from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.judging import task_name
 from splitvfl.learning.losses import link_of
 from splitvfl.metrics import known

@@ -25,9 +25,9 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,140 +47,19 @@ from splitvfl.hooks import (
 )
 from splitvfl.leakage.asked_categories import NO_CATEGORIES, AskedCategories
 from splitvfl.leakage.categories import CategoryGroup, records_right
+from splitvfl.leakage.column_errors import ROUNDING, ColumnErrors, WorstEpoch
+from splitvfl.leakage.column_figures import TOLD, ColumnReading, ColumnShare, LaterReading
 from splitvfl.leakage.features import run_feature_attack
+from splitvfl.leakage.read_messages import HELD, ReadMessages
 from splitvfl.leakage.reconstruction import PlottedColumn
 from splitvfl.leakage.shown_records import SHOWN_COLUMNS, shown_column
 from splitvfl.learning.randomness import PartyRandom, derive_seed
-
-TOLD: Final = 0.5
-"""A column is told when more than this share of its variance is recovered."""
 
 # Records of whom estimates are added up over the run, at most.
 _FOLLOWED = 2_000
 FEWEST = 3  # known records of a message: of two, each left out leaves a constant, whatever the penalty
 _PIECE = 65_536  # records that are read at a time
-_CALLED = 64  # records of a message so large that a sampled attack is called with each
-_HELD = 512  # known records of messages with which it is not called, at most: the latest
-_ROUNDING = 1e-12  # of a mean square, in float64: a smaller variance is none
 _JUDGED = 512  # records of a message by which it is judged, at most, besides those that are followed
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnShare:
-    """What an attack recovers of one column.
-
-    Attributes:
-        column: Its name.
-        share: Share of its variance, 0 to 1, over the records of the last epoch; of a categorical column
-            ``(right − commonest) / (1 − commonest)``, at least 0.
-        accumulated: The same of each followed record's mean estimate over the run; ``None``: there is none.
-        right: Of a categorical column, share of records whose category is the one that was answered.
-        commonest: What answering the most frequent category for all of them gives.
-        worst: The largest share in any epoch of the run; ``None``: none has ended, or the summary is older than this.
-    """
-
-    column: str
-    share: float
-    accumulated: float | None = None
-    right: float | None = None
-    commonest: float | None = None
-    worst: float | None = None
-
-    @property
-    def most(self) -> float:
-        """The most that was read of it: in the last epoch, in any, or over the run."""
-        return _largest(self)
-
-
-@dataclass(frozen=True, slots=True)
-class LaterReading:
-    """What an attack read of messages that nothing is learned from: those of an evaluation, or of predictions.
-
-    Attributes:
-        share: As of :class:`ColumnReading`.
-        told: Likewise.
-        records: Number of estimates.
-        columns: Column by column, that of which most is recovered first.
-    """
-
-    share: float
-    told: int
-    records: int
-    columns: list[ColumnShare]
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnReading:
-    """What an attack in the label party's seat read of a partner's columns.
-
-    Attributes:
-        attack: Its name.
-        known_share: Share of the training records whose columns it was assumed to know.
-        share: Share of variance recovered in the last epoch, the mean over columns; a categorical field counts as one,
-            by its own share.
-        told: Number of columns of which more than half was recovered then.
-        records: Number of estimates in that epoch.
-        columns: Column by column, that of which most is recovered first; categorical fields among them.
-        accumulated: Share of variance that each followed record's mean estimate over the run recovers, likewise.
-        followed: Number of these records.
-        left_out: Columns without variance over the training records, and fields of a single category.
-        without_messages: Share of variance that ridge regression on the label party's own columns recovers, from the
-            same known records; ``None``: nobody looked.
-        note: What it warned of.
-        standing_still: Whether the model had been trained, and stood still: messages were computed again, and read when
-            training was over.
-        knows_model: Whether the attack is assumed to know the partner's half of the model too.
-        one_hot: Categories that the party holds as columns of zeros and ones, as categories: their columns are in
-            ``columns`` too, one by one, and these alone are counted in ``share``.
-        in_one_hot: Names of those columns.
-        too_many: Categorical fields of more categories than are asked for.
-        evaluation: What it read in the last evaluation; ``None``: there was none.
-        prediction: What it read when records were last scored by the trainer; likewise.
-        of_scores: Whether it saw scores of predictions in place of messages.
-        worst: The largest share in any epoch of the run, the mean over columns as ``share`` is; ``None``: none has
-            ended, or the summary is older than this. Whoever sends gradients moves ``share``, and can spoil the model
-            at the end of a run; what was read before stays read.
-        worst_epoch: Number of that epoch, from 1; ``None`` likewise, or where an older checkpoint did not count.
-        evaluation_only: Whether it could be judged by no message of training: then ``share``, ``told``, ``records`` and
-            ``columns`` are those of the last evaluation.
-    """
-
-    attack: str
-    known_share: float
-    share: float
-    told: int
-    records: int
-    columns: list[ColumnShare] = field(default_factory=list)
-    accumulated: float | None = None
-    followed: int = 0
-    left_out: list[str] = field(default_factory=list)
-    without_messages: float | None = None
-    note: str = ""
-    standing_still: bool = False
-    knows_model: bool = False
-    one_hot: list[ColumnShare] = field(default_factory=list)
-    in_one_hot: list[str] = field(default_factory=list)
-    too_many: list[str] = field(default_factory=list)
-    evaluation: LaterReading | None = None
-    prediction: LaterReading | None = None
-    of_scores: bool = False
-    worst: float | None = None
-    worst_epoch: int | None = None
-    evaluation_only: bool = False
-
-    @property
-    def most(self) -> float:
-        """The most that was read, the mean over columns: in the last epoch, in any, or over the run."""
-        return _largest(self)
-
-    @property
-    def most_told(self) -> int:
-        """Number of columns of which more than half was recovered in the last epoch, in any, or over the run."""
-        return sum(one.most > TOLD for one in self.columns)
-
-
-def _largest(figures: ColumnShare | ColumnReading) -> float:
-    return max(one for one in (figures.share, figures.accumulated, figures.worst) if one is not None)
 
 
 class ColumnReader:
@@ -239,7 +118,7 @@ class ColumnReader:
         kinds = (variance > 0, [True] * len(categories.fields), [False] * len(one_hot))
         self._counted = torch.cat([torch.as_tensor(kind, dtype=torch.bool) for kind in kinds])
         among = torch.arange(train.count) if among is None else among
-        self._when = _Moments.of(len(among), epoch_steps, self._share) if is_sampled(attack) else _Moments()
+        self._when = ReadMessages.of(len(among), epoch_steps, self._share) if is_sampled(attack) else ReadMessages()
         self._held: Auxiliary | None = None
         # For messages in which nobody is known.
         self._remembered: Auxiliary | None = None
@@ -256,8 +135,8 @@ class ColumnReader:
         self._sums = torch.zeros_like(self._truth)
         self._times = torch.zeros(len(order), dtype=torch.int64)
         self._epoch, self._recent, self._last = (self._errors() for _ in range(3))
-        self._worst = _Worst(torch.zeros(len(self._names), dtype=torch.float64))
-        self._later: dict[Phase, _Errors] = {}
+        self._worst = WorstEpoch(torch.zeros(len(self._names), dtype=torch.float64))
+        self._later: dict[Phase, ColumnErrors] = {}
         self._unlogged = False
         self._messages = self._unjudged = 0
         self._note = ""
@@ -401,7 +280,7 @@ class ColumnReader:
             estimate, note = run_feature_attack(attack, view, len(self._middle))
         return estimate.detach().double().cpu(), note
 
-    def _judge(self, estimate: Tensor, truth: Tensor, *sums: _Errors) -> None:
+    def _judge(self, estimate: Tensor, truth: Tensor, *sums: ColumnErrors) -> None:
         hits = [_hits(group, estimate, truth).sum() for group in self._groups]
         right = torch.stack(hits) if hits else None
         for one in sums:
@@ -452,7 +331,7 @@ class ColumnReader:
             values[f"categories_commonest/{tag}/{group.column}"] = commonest.item()
         return values
 
-    def _worst_so_far(self, *, counted: bool) -> _Worst:
+    def _worst_so_far(self, *, counted: bool) -> WorstEpoch:
         """Return the worst of all epochs.
 
         Args:
@@ -519,7 +398,7 @@ class ColumnReader:
         return sorted(counted, key=lambda one: -one.most)
 
     def _columns(
-        self, errors: _Errors, accumulated: Tensor | None = None, worst: Tensor | None = None
+        self, errors: ColumnErrors, accumulated: Tensor | None = None, worst: Tensor | None = None
     ) -> list[ColumnShare]:
         """Return what is recovered of each numeric column, each field, and each category in one-hot columns."""
         nothing: list[float | None] = [None] * self._numbers
@@ -569,25 +448,25 @@ class ColumnReader:
         self._judge(estimate.double(), truth.double(), errors)
         return self._mean(self._shares(errors))
 
-    def _shares(self, errors: _Errors) -> Tensor:
+    def _shares(self, errors: ColumnErrors) -> Tensor:
         """Return which share is recovered of each column's variance and of each group's categories.
 
         NaN where nothing was judged.
         """
         right, commonest = self._answers(errors)
         others = 1 - commonest
-        beyond = torch.where(others > _ROUNDING, (right - commonest) / others.clamp_min(_ROUNDING), 0.0)
+        beyond = torch.where(others > ROUNDING, (right - commonest) / others.clamp_min(ROUNDING), 0.0)
         return torch.cat([errors.shares[: self._numbers], beyond.clamp_min(0.0)])
 
-    def _answers(self, errors: _Errors) -> tuple[Tensor, Tensor]:
+    def _answers(self, errors: ColumnErrors) -> tuple[Tensor, Tensor]:
         """Return which share of each group's categories is right, and that of the most frequent one; NaN of nobody."""
         if not errors.count or not self._groups:
             return (torch.full((len(self._groups),), math.nan, dtype=torch.float64),) * 2
         frequent = errors.mean + self._middle
         return errors.right / errors.count, torch.stack([frequent[list(one.places)].max() for one in self._groups])
 
-    def _errors(self) -> _Errors:
-        return _Errors(len(self._middle), len(self._groups))
+    def _errors(self) -> ColumnErrors:
+        return ColumnErrors(len(self._middle), len(self._groups))
 
     def _accumulated(self) -> Tensor | None:
         met = self._times > 0
@@ -616,7 +495,7 @@ class ColumnReader:
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
         for name in ("epoch", "recent", "last"):
-            setattr(self, f"_{name}", _Errors.of(*state[name]))
+            setattr(self, f"_{name}", ColumnErrors.of(*state[name]))
         self._sums.copy_(state["sums"])
         self._times.copy_(state["times"])
         self._asked, self._messages, self._unjudged = (state[name] for name in ("asked", "messages", "unjudged"))
@@ -628,89 +507,21 @@ class ColumnReader:
         held, remembered = state.get("held"), state.get("remembered")
         self._held = None if held is None else Auxiliary(*held)
         self._remembered = None if remembered is None else Auxiliary(*remembered)
-        self._later = {phase: _Errors.of(*sums) for phase, sums in state.get("later", {}).items()}
+        self._later = {phase: ColumnErrors.of(*sums) for phase, sums in state.get("later", {}).items()}
         self._unlogged = state.get("unlogged", False)
         # An older one kept the last epoch alone, and not which it was.
         shares = self._shares(self._last)
         older = self._worst.with_epoch(shares, self._mean(shares), 0) if self._last.count else self._worst
-        self._worst = _Worst(*state["worst"]) if "worst" in state else older
+        self._worst = WorstEpoch(*state["worst"]) if "worst" in state else older
         if state["attack"]:
             self._attack.load_state_dict(state["attack"])  # type: ignore[attr-defined]
-
-
-@dataclass(frozen=True, slots=True)
-class _Worst:
-    """The worst epoch of a run so far.
-
-    Attributes:
-        shares: The largest share of each column in any epoch, ``(columns,)``.
-        share: The largest mean over columns.
-        epoch: In which epoch that was, from 1; 0: nobody counted.
-        epochs: Number of epochs that have ended.
-        judged: Whether anything was judged in one of them.
-    """
-
-    shares: Tensor
-    share: float = 0.0
-    epoch: int = 0
-    epochs: int = 0
-    judged: bool = False
-
-    def with_epoch(self, shares: Tensor, share: float, epoch: int) -> _Worst:
-        """Return the worst of these epochs and another one."""
-        share, epoch = (share, epoch) if share > self.share or not self.judged else (self.share, self.epoch)
-        return _Worst(torch.maximum(self.shares, shares), share, epoch, self.epochs, judged=True)
-
-    def state(self) -> tuple[Tensor, float, int, int, bool]:
-        """Return what it is made of."""
-        return self.shares, self.share, self.epoch, self.epochs, self.judged
-
-
-@dataclass(frozen=True, slots=True)
-class _Moments:
-    """With which messages an attack is called, and of which known records are held for it.
-
-    Attributes:
-        epoch_steps: Steps of an epoch.
-        every: It is called with one message of so many.
-        ahead: Of so many messages before that one known records are held.
-    """
-
-    epoch_steps: int = 1
-    every: int = 1
-    ahead: int = 0
-
-    @classmethod
-    def of(cls, records: int, epoch_steps: int | None, known_share: float) -> _Moments:
-        """Return those of an attack that may be sampled.
-
-        Args:
-            records: Of an epoch.
-            epoch_steps: Its steps; ``None``: the attack is called with each.
-            known_share: Share of the records that the attack knows.
-        """
-        if epoch_steps is None:
-            return cls()
-        size = records / epoch_steps
-        # The last message of an epoch may be a small one.
-        every = max(1, min(math.ceil(size / _CALLED), epoch_steps - 1))
-        return cls(epoch_steps, every, math.ceil(_HELD / max(known_share * size, 1.0)))
-
-    def calls(self, step: int) -> bool:
-        return self._left(step) == 0
-
-    def holds(self, step: int) -> bool:
-        return self._left(step) <= self.ahead
-
-    def _left(self, step: int) -> int:
-        return self.every - 1 - step % self.epoch_steps % self.every
 
 
 def _latest(new: Auxiliary, held: Auxiliary | None) -> Auxiliary:
     """Return known records, those of the last message first, and no more than are held."""
     if held is None:
-        return Auxiliary(*(part[:_HELD].clone() for part in new))
-    return Auxiliary(*(torch.cat([part, old.to(part)])[:_HELD].clone() for part, old in zip(new, held, strict=True)))
+        return Auxiliary(*(part[:HELD].clone() for part in new))
+    return Auxiliary(*(torch.cat([part, old.to(part)])[:HELD].clone() for part, old in zip(new, held, strict=True)))
 
 
 def _each_once(known: Auxiliary) -> Auxiliary:
@@ -749,82 +560,3 @@ def _hits(group: CategoryGroup, estimate: Tensor, truth: Tensor) -> Tensor:
     """Return of each record whether a group's category is the one of the largest estimate, ``(n,)``."""
     places = list(group.places)
     return records_right(estimate[:, places], truth[:, places])
-
-
-def shares_recovered(estimate: Tensor, truth: Tensor) -> Tensor:
-    """Return which share of each column's variance estimates recover, ``(d,)``, float64, in [0, 1].
-
-    Args:
-        estimate: ``(n, d)``.
-        truth: The same records' columns, ``(n, d)``.
-
-    >>> truth = torch.tensor([[0.0, 1.0], [2.0, 1.0]])
-    >>> shares_recovered(torch.tensor([[0.5, 1.0], [1.5, 1.0]]), truth).tolist()
-    [0.75, 0.0]
-    """
-    errors, true = _Errors(truth.shape[1]), truth.double()
-    errors.add(estimate.double() - true, true - true.mean(dim=0))
-    return errors.shares
-
-
-class _Errors:
-    """What estimates are off by, squared and added up by column, beside the spread of what was estimated.
-
-    Attributes:
-        sums: Squares, ``(columns,)``.
-        right: How many categories of each group were right, ``(groups,)``.
-        count: Number of records.
-    """
-
-    def __init__(self, columns: int, groups: int = 0) -> None:
-        self.sums, self._first, self._second = (torch.zeros(columns, dtype=torch.float64) for _ in range(3))
-        self.right = torch.zeros(groups, dtype=torch.float64)
-        self.count = 0
-
-    @classmethod
-    def of(cls, sums: Tensor, first: Tensor, second: Tensor, count: int, right: Tensor | None = None) -> _Errors:
-        """Return what :meth:`state` returned."""
-        errors = cls(0)
-        errors.sums, errors._first, errors._second, errors.count = sums.clone(), first.clone(), second.clone(), count
-        errors.right = errors.right if right is None else right.clone()
-        return errors
-
-    def add(self, off: Tensor, truth: Tensor, right: Tensor | None = None) -> None:
-        """Add records.
-
-        Args:
-            off: What their estimates are off by.
-            truth: Their columns less a number that is near their mean.
-            right: How many of their categories are right, by group.
-        """
-        self.sums = self.sums + off.square().sum(dim=0)
-        self._first, self._second = self._first + truth.sum(dim=0), self._second + truth.square().sum(dim=0)
-        self.right = self.right if right is None else self.right + right
-        self.count += len(off)
-
-    @property
-    def mean(self) -> Tensor:
-        """Mean of each column less that number, ``(columns,)``."""
-        return self._first / self.count
-
-    @property
-    def variance(self) -> Tensor:
-        """Variance of each column among these records, ``(d,)``; 0 where they are alike but for rounding."""
-        second = self._second / self.count
-        variance = second - (self._first / self.count).square()
-        # Of numbers that are all the same rounding leaves a variance, of which any estimate would recover all.
-        return torch.where(variance > _ROUNDING * second, variance, 0.0)
-
-    @property
-    def shares(self) -> Tensor:
-        """Share of each column's variance that is recovered, ``(d,)``; NaN where nothing was judged."""
-        if not self.count:
-            return torch.full_like(self.sums, math.nan)
-        # A column that does not vary among these records has nothing to recover.
-        variance = self.variance
-        shares = 1 - self.sums / self.count / variance.clamp_min(torch.finfo(torch.float64).tiny)
-        return torch.where(variance > 0, shares, 0.0).clamp_min(0.0)
-
-    def state(self) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
-        """Return the sums."""
-        return self.sums, self._first, self._second, self.count, self.right

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from splitvfl.leakage.column_reading import TOLD, ColumnReading, ColumnShare
+from splitvfl.leakage.column_figures import TOLD, ColumnReading, ColumnShare
 from splitvfl.report.summary import PartyResult
 
 _FAR: Final = 0.5  # of the most: so little in the last epoch is said

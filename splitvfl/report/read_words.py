@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from splitvfl.leakage.asked_categories import MOST_CATEGORIES
-from splitvfl.leakage.column_reading import ColumnReading, ColumnShare
+from splitvfl.leakage.column_figures import ColumnReading, ColumnShare
 
 
 def of_variance(reading: ColumnReading) -> str:

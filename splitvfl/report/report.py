@@ -15,7 +15,7 @@ from splitvfl.config.registry import installed
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
 from splitvfl.hooks import explanations_of
 from splitvfl.leakage.asked_categories import MOST_CATEGORIES
-from splitvfl.leakage.column_reading import TOLD
+from splitvfl.leakage.column_figures import TOLD
 from splitvfl.leakage.features import feature_notes
 from splitvfl.leakage.many_auditing import auditor_of
 from splitvfl.leakage.monitor import read_metrics

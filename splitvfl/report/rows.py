@@ -14,7 +14,7 @@ from splitvfl.config.registry import built_in
 from splitvfl.errors import printable
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.auditing import Audit
-from splitvfl.leakage.column_reading import ColumnReading
+from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.label_leak import largest
 from splitvfl.leakage.message_audit import AUDITORS

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from splitvfl.leakage.column_reading import ColumnReading
+from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.features import FeatureLeak, best_by_view
 from splitvfl.leakage.many_auditing import auditor_of
 from splitvfl.report.brief import leak_style

@@ -16,7 +16,8 @@ from splitvfl.hooks import Attack, hook_name, needs_of
 from splitvfl.leakage.after_training import own_copy
 from splitvfl.leakage.architecture import architecture_of
 from splitvfl.leakage.asked_categories import MOST_CATEGORIES, NO_CATEGORIES, AskedCategories, asked_categories
-from splitvfl.leakage.column_reading import ColumnReader, ColumnReading
+from splitvfl.leakage.column_figures import ColumnReading
+from splitvfl.leakage.column_reading import ColumnReader
 from splitvfl.leakage.ridge import fit_ridge
 from splitvfl.leakage.shown_records import ShownRecords
 from splitvfl.leakage.view_fields import in_words

@@ -23,7 +23,8 @@ from splitvfl.errors import ArgumentError, AttackRefused, HookError
 from splitvfl.exchange.prediction import predict_records
 from splitvfl.hooks import Attack, KnownColumns, View, hook_name, known_share_of, needs_of
 from splitvfl.leakage.after_training import own_copy
-from splitvfl.leakage.column_reading import TOLD, ColumnReading, ColumnShare, shares_recovered
+from splitvfl.leakage.column_errors import shares_recovered
+from splitvfl.leakage.column_figures import TOLD, ColumnReading, ColumnShare
 from splitvfl.leakage.features import Part, run_feature_attack
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.ridge import fit_ridge

@@ -29,7 +29,7 @@ from splitvfl.exchange.scoring import ACTIVE
 from splitvfl.exchange.split import Split
 from splitvfl.hooks import At, Attack, Defense, placed, reads_activations, reads_whole_model, seat_of, target_of
 from splitvfl.leakage.canaries import check_canaries
-from splitvfl.leakage.column_reading import ColumnReading
+from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.judging import Leak, known_allowed
 from splitvfl.leakage.leak_summary import LeakSummary

@@ -14,7 +14,7 @@ from splitvfl.attacks import GenerativeRegressionAttack, ScoreInversionAttack
 from splitvfl.attacks.score_outputs import known_places, outputs_of_scores
 from splitvfl.errors import ArgumentError, AttackRefused
 from splitvfl.hooks import KnownColumns, View, call_attack
-from splitvfl.leakage.column_reading import shares_recovered
+from splitvfl.leakage.column_errors import shares_recovered
 from splitvfl.leakage.ridge import fit_ridge
 
 RECORDS, KNOWN, OWN, COLUMNS = 300, 40, 2, 3

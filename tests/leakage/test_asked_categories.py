@@ -16,7 +16,8 @@ from splitvfl.data.encoding import FittedCategories, FittedEncoding
 from splitvfl.hooks import View
 from splitvfl.leakage import asked_categories as module
 from splitvfl.leakage.asked_categories import asked_categories
-from splitvfl.leakage.column_reading import ColumnReader, ColumnReading
+from splitvfl.leakage.column_figures import ColumnReading
+from splitvfl.leakage.column_reading import ColumnReader
 
 RECORDS, BATCH = 400, 50
 

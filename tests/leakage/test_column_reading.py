@@ -13,8 +13,9 @@ from splitvfl.attacks import RidgeAttack
 from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import ArgumentError, AttackRefused, HookError
 from splitvfl.hooks import View, known_share_of, most_records_of, reads_activations, seat_of
-from splitvfl.leakage import column_reading
-from splitvfl.leakage.column_reading import ColumnReader, _Errors
+from splitvfl.leakage import column_reading, read_messages
+from splitvfl.leakage.column_errors import ColumnErrors
+from splitvfl.leakage.column_reading import ColumnReader
 
 RECORDS, KNOWN, BATCH = 60, 15, 20
 NAMES = ("age", "income", "still")
@@ -149,7 +150,7 @@ def test_estimating_means_recovers_nothing_whatever_is_known() -> None:
 
 def test_a_column_that_is_the_same_in_every_judged_record_has_nothing_to_recover() -> None:
     """It may vary in others; what rounding leaves of a variance is not taken for one."""
-    errors = _Errors(1)
+    errors = ColumnErrors(1)
     truth = torch.full((7, 1), 0.1, dtype=torch.float64)
     errors.add(torch.zeros_like(truth), truth)
     assert errors.variance.item() == 0.0
@@ -182,8 +183,9 @@ class Sampled(Guess):
 def test_a_sampled_attack_is_called_the_less_often_the_larger_messages_are(
     steps: int, every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("_CALLED", 12), ("_JUDGED", 4), ("_FEWEST", 0)):
-        monkeypatch.setattr(column_reading, name, value)
+    for name, value in (("_CALLED", 12), ("_JUDGED", 4), ("FEWEST", 0)):
+        for module in (column_reading, read_messages):
+            monkeypatch.setattr(module, name, value, raising=False)
     size = RECORDS // steps
     for kind, apart in ((Sampled, every), (Guess, 1)):
         attack = kind()
@@ -199,8 +201,9 @@ def test_a_sampled_attack_is_called_the_less_often_the_larger_messages_are(
 
 def test_records_that_judge_a_sampled_attack_are_from_all_of_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where records lie in shards, a message has those of the first shard first."""
-    for name, value in (("_CALLED", 5), ("_JUDGED", 4), ("_FEWEST", 0), ("_FOLLOWED", 0)):
-        monkeypatch.setattr(column_reading, name, value)
+    for name, value in (("_CALLED", 5), ("_JUDGED", 4), ("FEWEST", 0), ("_FOLLOWED", 0)):
+        for module in (column_reading, read_messages):
+            monkeypatch.setattr(module, name, value, raising=False)
     attack = Sampled()
     one = reader(attack, epoch_steps=3)
     order = torch.arange(RECORDS).split(BATCH)
@@ -215,8 +218,9 @@ def test_records_that_judge_a_sampled_attack_are_from_all_of_a_message(monkeypat
 
 def test_a_sampled_attack_gets_known_records_of_the_messages_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its calls are 3 steps apart; 10 known records are held, which are those of two messages or three."""
-    for name, value in (("_CALLED", 2), ("_HELD", 10), ("_JUDGED", 1)):
-        monkeypatch.setattr(column_reading, name, value)
+    for name, value in (("_CALLED", 2), ("HELD", 10), ("_JUDGED", 1)):
+        for module in (column_reading, read_messages):
+            monkeypatch.setattr(module, name, value, raising=False)
     attack, whole = Sampled(), Sampled()
     one, undisturbed = (reader(each, epoch_steps=12) for each in (attack, whole))
     known = {int(number) for number in TRAIN.ids[one.known]}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from splitvfl.leakage.column_reading import ColumnReading, ColumnShare
+from splitvfl.leakage.column_figures import ColumnReading, ColumnShare
 from splitvfl.report.most_read import MostRead
 
 COLUMNS = [

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from splitvfl.leakage.column_reading import ColumnReading, ColumnShare
+from splitvfl.leakage.column_figures import ColumnReading, ColumnShare
 from splitvfl.leakage.features import ColumnLeak, FeatureLeak
 from splitvfl.report.brief import compared_brief
 from splitvfl.report.findings import columns_read

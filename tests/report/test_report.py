@@ -19,7 +19,7 @@ from splitvfl.attacks import ComponentAttack, NormAttack
 from splitvfl.errors import ArgumentError, CheckpointError
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
-from splitvfl.leakage.column_reading import ColumnReading, ColumnShare, LaterReading
+from splitvfl.leakage.column_figures import ColumnReading, ColumnShare, LaterReading
 from splitvfl.leakage.features import ColumnLeak, FeatureLeak
 from splitvfl.report import figures
 from splitvfl.report.audit_page import write_audit_page

@@ -12,7 +12,7 @@ import pytest
 
 from splitvfl.errors import CheckpointError
 from splitvfl.exchange.split import Split
-from splitvfl.leakage.column_reading import ColumnReading, ColumnShare
+from splitvfl.leakage.column_figures import ColumnReading, ColumnShare
 from splitvfl.report.read_words import with_share
 from splitvfl.report.report import write_report
 from splitvfl.report.summary import ExchangeTraits, PartyResult, read_summary

@@ -21,7 +21,7 @@ from splitvfl.app.records import load_data
 from splitvfl.attacks import InverseNetworkAttack
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data.columns import PartyData, VerticalData
-from splitvfl.leakage.column_reading import ColumnReading
+from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.own_columns import alone_auc, own_columns_auc
 from splitvfl.leakage.ridge import fit_ridge
 from splitvfl.run.column_seats import ColumnSeats

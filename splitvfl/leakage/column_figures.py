@@ -1,0 +1,127 @@
+"""What an attack in the label party's seat read of a partner's columns, in figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+TOLD: Final = 0.5
+"""A column is told when more than this share of its variance is recovered."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnShare:
+    """What an attack recovers of one column.
+
+    Attributes:
+        column: Its name.
+        share: Share of its variance, 0 to 1, over the records of the last epoch; of a categorical column
+            ``(right − commonest) / (1 − commonest)``, at least 0.
+        accumulated: The same of each followed record's mean estimate over the run; ``None``: there is none.
+        right: Of a categorical column, share of records whose category is the one that was answered.
+        commonest: What answering the most frequent category for all of them gives.
+        worst: The largest share in any epoch of the run; ``None``: none has ended, or the summary is older than this.
+    """
+
+    column: str
+    share: float
+    accumulated: float | None = None
+    right: float | None = None
+    commonest: float | None = None
+    worst: float | None = None
+
+    @property
+    def most(self) -> float:
+        """The most that was read of it: in the last epoch, in any, or over the run."""
+        return _largest(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LaterReading:
+    """What an attack read of messages that nothing is learned from: those of an evaluation, or of predictions.
+
+    Attributes:
+        share: As of :class:`ColumnReading`.
+        told: Likewise.
+        records: Number of estimates.
+        columns: Column by column, that of which most is recovered first.
+    """
+
+    share: float
+    told: int
+    records: int
+    columns: list[ColumnShare]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnReading:
+    """What an attack in the label party's seat read of a partner's columns.
+
+    Attributes:
+        attack: Its name.
+        known_share: Share of the training records whose columns it was assumed to know.
+        share: Share of variance recovered in the last epoch, the mean over columns; a categorical field counts as one,
+            by its own share.
+        told: Number of columns of which more than half was recovered then.
+        records: Number of estimates in that epoch.
+        columns: Column by column, that of which most is recovered first; categorical fields among them.
+        accumulated: Share of variance that each followed record's mean estimate over the run recovers, likewise.
+        followed: Number of these records.
+        left_out: Columns without variance over the training records, and fields of a single category.
+        without_messages: Share of variance that ridge regression on the label party's own columns recovers, from the
+            same known records; ``None``: nobody looked.
+        note: What it warned of.
+        standing_still: Whether the model had been trained, and stood still: messages were computed again, and read when
+            training was over.
+        knows_model: Whether the attack is assumed to know the partner's half of the model too.
+        one_hot: Categories that the party holds as columns of zeros and ones, as categories: their columns are in
+            ``columns`` too, one by one, and these alone are counted in ``share``.
+        in_one_hot: Names of those columns.
+        too_many: Categorical fields of more categories than are asked for.
+        evaluation: What it read in the last evaluation; ``None``: there was none.
+        prediction: What it read when records were last scored by the trainer; likewise.
+        of_scores: Whether it saw scores of predictions in place of messages.
+        worst: The largest share in any epoch of the run, the mean over columns as ``share`` is; ``None``: none has
+            ended, or the summary is older than this. Whoever sends gradients moves ``share``, and can spoil the model
+            at the end of a run; what was read before stays read.
+        worst_epoch: Number of that epoch, from 1; ``None`` likewise, or where an older checkpoint did not count.
+        evaluation_only: Whether it could be judged by no message of training: then ``share``, ``told``, ``records`` and
+            ``columns`` are those of the last evaluation.
+    """
+
+    attack: str
+    known_share: float
+    share: float
+    told: int
+    records: int
+    columns: list[ColumnShare] = field(default_factory=list)
+    accumulated: float | None = None
+    followed: int = 0
+    left_out: list[str] = field(default_factory=list)
+    without_messages: float | None = None
+    note: str = ""
+    standing_still: bool = False
+    knows_model: bool = False
+    one_hot: list[ColumnShare] = field(default_factory=list)
+    in_one_hot: list[str] = field(default_factory=list)
+    too_many: list[str] = field(default_factory=list)
+    evaluation: LaterReading | None = None
+    prediction: LaterReading | None = None
+    of_scores: bool = False
+    worst: float | None = None
+    worst_epoch: int | None = None
+    evaluation_only: bool = False
+
+    @property
+    def most(self) -> float:
+        """The most that was read, the mean over columns: in the last epoch, in any, or over the run."""
+        return _largest(self)
+
+    @property
+    def most_told(self) -> int:
+        """Number of columns of which more than half was recovered in the last epoch, in any, or over the run."""
+        return sum(one.most > TOLD for one in self.columns)
+
+
+def _largest(figures: ColumnShare | ColumnReading) -> float:
+    return max(one for one in (figures.share, figures.accumulated, figures.worst) if one is not None)
