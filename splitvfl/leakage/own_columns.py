@@ -40,7 +40,7 @@ _LEAST_UNIT = 1e-9
 # about the same data, and ten models are fitted for each figure.
 _measured: dict[bytes, OwnColumns] = {}
 # The same of what the label party's own columns alone tell.
-_measured_alone: dict[bytes, float] = {}
+_measured_alone: dict[bytes, dict[str, float]] = {}
 # Rounds of gradient boosting: few enough for ten models to take seconds.
 ROUNDS = 50
 
@@ -117,8 +117,7 @@ def better(aucs: Mapping[str, float]) -> OwnColumns:
 def alone_auc(train: Records, test: Records, *, seed: int = 0) -> float | None:
     """Return the test AUC of the label party's own columns alone: what training with others has to beat.
 
-    The larger of logistic regression's and gradient boosting's, fitted to training records and judged on test records;
-    of each at most 10 000 of a class, drawn with ``seed``. Records that the party does not hold itself are left out.
+    The larger of what :func:`alone_aucs` returns: as the test records choose the model, it is rather too large.
 
     Args:
         train: Its training records, with binary labels.
@@ -128,21 +127,38 @@ def alone_auc(train: Records, test: Records, *, seed: int = 0) -> float | None:
     Returns:
         The AUC, in [0, 1]; ``None`` if it has no columns, or a class has too few records.
     """
+    return max(alone_aucs(train, test, seed=seed).values(), default=None)
+
+
+def alone_aucs(train: Records, test: Records, *, seed: int = 0) -> Mapping[str, float]:
+    """Return the test AUCs of logistic regression and of gradient boosting on the label party's own columns.
+
+    They are fitted to training records and judged on test records; of each at most 10 000 of a class, drawn with
+    ``seed``. Records that the party does not hold itself are left out.
+
+    Args:
+        train: Its training records, with binary labels.
+        test: Its test records, likewise.
+        seed: Decides the samples and the models' randomness.
+
+    Returns:
+        By name of the model, in [0, 1]; none if the party has no columns, or a class has too few records.
+    """
     found = [_matrix_and_truth(records, seed) for records in (train, test)]
     (inputs, labels), (others, truth) = found
     least = [np.bincount(each, minlength=2).min() for each in (labels, truth)]
     if not inputs.shape[1] or least[0] < FOLDS or least[1] < 1:
-        return None
+        return {}
     fields = train.columns.categorical.shape[1]
     matrix, rows = np.concatenate([inputs, others]), np.arange(labels.size + truth.size)
     both = np.concatenate([labels, truth])
     key = _key(matrix, both, labels.size, fields, seed)
     if key not in _measured_alone:
         inputs, others = _numbers(matrix, rows[: labels.size], rows[labels.size :], both, fields=fields, seed=seed)
-        models = classifiers(seed).values()
-        _measured_alone[key] = max(
-            _auc(model.fit(inputs, labels).predict_proba(others)[:, 1], truth) for model in models
-        )
+        _measured_alone[key] = {
+            name: _auc(model.fit(inputs, labels).predict_proba(others)[:, 1], truth)
+            for name, model in classifiers(seed).items()
+        }
     return _measured_alone[key]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import DataError
 from splitvfl.leakage import own_columns
-from splitvfl.leakage.own_columns import alone_auc, first_component_auc, own_columns_auc
+from splitvfl.leakage.own_columns import alone_auc, alone_aucs, first_component_auc, own_columns_auc
 
 
 def columns(*shape: int, seed: int = 0) -> Tensor:
@@ -242,6 +242,10 @@ def test_the_label_partys_own_columns_alone_are_judged_on_test_records() -> None
     assert found is not None
     assert found >= pairs.mean() - 0.01, "the better of two models"
     assert found <= 0.9, "a difference of one standard deviation is told in 76 of 100 pairs"
+    both = alone_aucs(*parts)
+    assert both.keys() == {"logistic regression", "gradient boosting"}
+    assert both["logistic regression"] == pytest.approx(pairs.mean(), abs=0.01), "standardised, which moves it little"
+    assert found == max(both.values())
 
 
 def test_without_columns_or_with_too_few_records_of_a_class_nothing_is_said_of_own_columns_alone() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,20 @@ import pytest
 import torch
 
 from scripts.reproduce.feature_leak import __main__ as command
-from scripts.reproduce.feature_leak import arrangements, defended, pooled, runs, shapes, study, trial, verdicts, ways
+from scripts.reproduce.feature_leak import (
+    advice,
+    arrangements,
+    defended,
+    directions,
+    pooled,
+    runs,
+    shapes,
+    study,
+    trial,
+    verdicts,
+    ways,
+)
+from scripts.reproduce.feature_leak.stronger import Stronger
 from scripts.reproduce.feature_leak.study import Choice, Measured, Row, corrected
 from scripts.reproduce.feature_leak.ways import OF_ACTIVATIONS, UNDEFENDED, Way
 from scripts.reproduce.shared import jobs
@@ -33,12 +48,16 @@ def run(auc: float, share: float, accumulated: float | None = None, labels: floa
     return {"auc": auc, "labels": labels, "readings": {study.USUAL: reading}}
 
 
-def row(way: Way, validated: dict[str, Any], *found: dict[str, Any]) -> Row:
-    return Row(way, Choice(1, 0.01, 0.9), validated, found)
+ABOUT = {"alone": 0.7, "alone_validated": 0.75, "known": 0.6}
+WEAK, MIDDLE, STRONG = (way for way in OF_ACTIVATIONS if way.family == "gaussian-ir")
+
+
+def row(way: Way, validated: list[dict[str, Any]], *found: dict[str, Any]) -> Row:
+    return Row(way, Choice(1, 0.01, 0.9), validated, found, ABOUT)
 
 
 def table(*rows: Row) -> Measured:
-    return Measured(TINY, {"alone": 0.7, "known": 0.6}, {one.way.label: one for one in rows})
+    return Measured(TINY, ABOUT, {one.way.label: one for one in rows})
 
 
 # Runs
@@ -123,7 +142,7 @@ def test_variance_that_is_added_up_counts_wide_columns_most() -> None:
     assert pooled.pooled(truth, truth) == 1.0
 
 
-def test_the_stronger_reader_sees_the_run_that_ridge_sees() -> None:
+def test_the_stronger_readers_see_the_run_that_ridge_sees() -> None:
     told: dict[str, Any] = {
         "arrangement": TINY.as_settings(),
         "way": UNDEFENDED.as_settings(),
@@ -132,13 +151,25 @@ def test_the_stronger_reader_sees_the_run_that_ridge_sees() -> None:
         "seed": 0,
     }
 
-    plain, other = runs.measure(**told), runs.measure_stronger(**told, known_share=0.05)
+    plain = runs.measure(**told)
+    bent, stacked = (work(**told, known_share=0.05) for work in (runs.measure_stronger, runs.measure_stacked))
 
-    assert other["auc"] == plain["auc"]
-    assert other["readings"].keys() == {"0.05"}
+    assert bent["auc"] == stacked["auc"] == plain["auc"]
+    assert bent["readings"].keys() == stacked["readings"].keys() == {"0.05"}
     # Ridge reads some of the messages only, where they are large.
-    assert other["readings"]["0.05"]["records"] >= plain["readings"]["0.05"]["records"]
-    assert study.read_of(other) > 0
+    assert bent["readings"]["0.05"]["records"] >= plain["readings"]["0.05"]["records"]
+    assert study.read_of(bent) > 0
+    assert study.read_of(stacked) not in (0, study.read_of(bent), study.read_of(plain)), "another reader"
+
+
+def test_the_model_of_own_columns_is_chosen_on_validation_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = {flag: runs._data(json.dumps(TINY.as_settings()), validating=flag).active.test for flag in (False, True)}
+    told = {True: {"a": 0.9, "b": 0.8}, False: {"a": 0.6, "b": 0.7}}
+    monkeypatch.setattr(runs, "alone_aucs", lambda train, test: told[torch.equal(test.ids, held[True].ids)])
+
+    about = runs.describe(arrangement=TINY.as_settings())
+
+    assert (about["alone_validated"], about["alone"]) == (0.9, 0.6), "not the better one on test records"
 
 
 # Ways
@@ -172,22 +203,93 @@ def test_read_is_the_larger_figure_and_nan_where_there_is_none() -> None:
     assert math.isnan(study.read_of(run(0.9, 0.3), "0.01"))
 
 
-def test_what_is_read_least_at_little_cost_is_chosen_by_validation_alone() -> None:
-    weak, middle, strong = (way for way in OF_ACTIVATIONS if way.family == "gaussian-ir")
+def test_what_is_read_least_at_little_cost_is_chosen_by_the_mean_of_validation_seeds() -> None:
     found = table(
-        row(UNDEFENDED, run(0.90, 0.8), run(0.5, 0.0)),
-        row(weak, run(0.90, 0.7), run(0.9, 0.1)),
-        row(middle, run(0.895, 0.4), run(0.1, 0.9)),
-        row(strong, run(0.80, 0.0), run(0.9, 0.0)),
+        row(UNDEFENDED, [run(0.90, 0.8)] * 2, run(0.9, 0.0)),
+        row(WEAK, [run(0.90, 0.7)] * 2, run(0.9, 0.1)),
+        row(MIDDLE, [run(0.88, 0.4), run(0.91, 0.2)], run(0.8, 0.9)),
+        row(STRONG, [run(0.89, 0.0), run(0.88, 0.0)], run(0.9, 0.0)),
     )
 
     picked = verdicts.chosen(found, "gaussian-ir")
 
     assert picked is not None
-    assert picked.way == middle
+    assert (picked.way, picked.validated_auc, picked.validated_read) == (MIDDLE, pytest.approx(0.895), 0.4 / 2 + 0.1)
     assert verdicts.best(found) == picked
     assert verdicts.chosen(found, "later cut") is None
-    assert [one.way for one in verdicts.usual(found)] == [UNDEFENDED, middle]
+    assert [one.way for one in verdicts.usual(found)] == [UNDEFENDED, MIDDLE]
+
+
+def test_a_seed_that_is_no_better_than_own_columns_alone_has_no_figure_of_what_is_read() -> None:
+    lost = row(MIDDLE, [], run(0.9, 0.4), run(0.7, 0.0), run(0.71, 0.2))
+
+    assert lost.collapsed == [1], "as good as alone is not better"
+    assert [value for value in lost.read() if not math.isnan(value)] == [0.4, 0.2]
+    assert math.isnan(lost.shares()[1])
+    assert lost.aucs == [0.9, 0.7, 0.71]
+    assert row(MIDDLE, [run(0.75, 0.0), run(0.76, 0.0)], run(0.9, 0.4)).collapsed_in_validation == 1
+    assert not replace(lost, about={"alone": None}).collapsed, "a label party without columns"
+
+
+def test_a_comparison_is_of_the_seeds_in_which_neither_collapsed() -> None:
+    bare = row(UNDEFENDED, [], run(0.9, 0.8), run(0.7, 0.9), run(0.9, 0.8), run(0.9, 0.8))
+    found = table(bare, row(MIDDLE, [], run(0.7, 0.0), run(0.9, 0.2), run(0.9, 0.3), run(0.9, 0.5)))
+
+    compared = verdicts.columns(found, found.rows[MIDDLE.label])
+
+    assert (compared.middle, compared.seeds, compared.of) == (pytest.approx(-0.4), 2, 4)
+    assert compared.why.endswith("; 2 of 4 seeds, the others collapsed")
+    assert verdicts.utility(found, found.rows[MIDDLE.label]).seeds == 4, "a collapse costs"
+
+
+def test_what_collapses_is_not_advised_and_is_named() -> None:
+    fine, gone = run(0.9, 0.3), run(0.7, 0.0)
+    found = table(
+        row(UNDEFENDED, [run(0.9, 0.8)] * 2, run(0.9, 0.8), run(0.9, 0.8)),
+        row(WEAK, [run(0.9, 0.4)] * 2, fine, fine),
+        row(MIDDLE, [run(0.9, 0.2)] * 2, fine, gone),
+        row(STRONG, [run(1.1, 0.1), run(0.75, 0.1)], fine, fine),
+    )
+
+    chosen, best, least = verdicts.chosen(found, "gaussian-ir"), verdicts.best(found), verdicts.least(found)
+
+    assert chosen is not None
+    assert best is not None
+    assert chosen.way == MIDDLE, "no validation seed collapsed: those that are reported choose nothing here"
+    assert best.way == WEAK
+    assert best == least
+    assert [one.way for one in verdicts.usual(found)] == [UNDEFENDED, MIDDLE, WEAK]
+    told = advice._not_advised(found)
+    assert f"{MIDDLE.label} (1 of 2 that are reported, 0 of 2 by which is chosen)" in told
+    assert f"{STRONG.label} (0 of 2 that are reported, 1 of 2 by which is chosen)" in told
+    assert WEAK.label not in told
+
+
+def test_it_is_said_what_choices_cost_on_validation_and_on_test_records() -> None:
+    found = table(
+        row(UNDEFENDED, [run(0.90, 0.8)] * 2, run(0.90, 0.8), run(0.90, 0.8)),
+        row(MIDDLE, [run(0.89, 0.2), run(0.90, 0.2)], run(0.88, 0.3), run(0.86, 0.3)),
+    )
+
+    told = defended._cost_words([found])
+
+    assert told.startswith("Over the 1 choices the mean cost in AUC is .0050 on validation records and .0300 on test")
+    assert told.endswith("where 1 cost more than .01.")
+
+
+def test_the_most_of_three_readers_is_taken_run_by_run() -> None:
+    bare = row(UNDEFENDED, [], run(0.9, 0.5), run(0.9, 0.5), run(0.7, 0.5))
+    one = Stronger(table(bare), {UNDEFENDED.label: {"a": [0.6, 0.1, math.nan], "b": [0.2, 0.9, math.nan]}})
+
+    assert one.most(bare)[:2] == [0.6, 0.9]
+    assert math.isnan(one.most(bare)[2])
+
+
+def test_where_all_labels_are_read_it_is_said_that_no_more_could_be() -> None:
+    some, every = (table(row(UNDEFENDED, [], run(0.9, 0.8, labels=labels))) for labels in (0.9, 1.0))
+
+    assert "could not have come out otherwise" in directions._room([every])
+    assert not directions._room([some, every])
 
 
 def test_intervals_are_wider_for_more_comparisons() -> None:
@@ -204,8 +306,8 @@ def test_intervals_are_wider_for_more_comparisons() -> None:
 
 
 def test_a_difference_counts_where_its_whole_interval_is_on_one_side() -> None:
-    clear = verdicts.Compared.of([0.1, 0.1001, 0.1], [0.9, 0.9, 0.9])
-    unclear = verdicts.Compared.of([0.1, 0.5, 0.9], [0.9, 0.9, 0.9])
+    clear = verdicts.Compared.of_pairs([0.1, 0.1001, 0.1], [0.9, 0.9, 0.9])
+    unclear = verdicts.Compared.of_pairs([0.1, 0.5, 0.9], [0.9, 0.9, 0.9])
 
     assert (clear.side, clear.shown) == ("less", "**−.800**")
     assert (unclear.side, unclear.shown) == ("", "−.400")
@@ -285,6 +387,33 @@ def test_the_claims_of_the_page_are_those_of_the_results(checkout: Path, remade:
             low, high = claim["interval"]
             holds = {"below 0": high < 0, "above 0": low > 0, "above −.01": low > -0.01}[bound[1]]
             assert (claim["verdict"] == "reproduces") == holds, claim
+
+
+def test_all_sections_are_corrected_for_the_comparisons_of_the_page_together(remade: Path) -> None:
+    claims = json.loads((remade / "results.json").read_text("utf-8"))["claims"]
+    found = [corrected[1] for claim in claims if (corrected := re.search(r"corrected for (\d+) comp", claim["why"]))]
+    # Labels of the chosen and of the defenses of labels are compared in bold alone.
+    page = (remade / "feature-leak.md").read_text("utf-8")
+    both = re.findall(r"^Of (\d+) (?:chosen defenses of activations|defenses of labels)", page, re.MULTILINE)
+
+    assert set(found) == {str(verdicts.COMPARISONS)}
+    assert len(found) + sum(map(int, both)) <= verdicts.COMPARISONS
+    assert set(re.findall(r"corrected for (?:the )?(\d+) comparisons", page)) == {str(verdicts.COMPARISONS)}
+
+
+def test_no_seed_that_is_reported_chooses_strengths_and_none_that_does_chooses_epochs(checkout: Path) -> None:
+    with gzip.open(checkout / "docs" / "results" / "cells" / "feature-leak.jsonl.gz", "rt") as stream:
+        cells = [json.loads(line) for line in stream]
+    seeds = Counter(
+        (cell["work"].rpartition(".")[2], cell["settings"].get("validating"), cell["settings"]["seed"])
+        for cell in cells
+        if "seed" in cell["settings"]
+    )
+
+    assert {seed for work, _, seed in seeds if work == "choose"} == {1000}
+    assert {seed for _, validating, seed in seeds if validating} == set(range(1001, 1006))
+    assert {seed for work, validating, seed in seeds if work != "choose" and not validating} == set(range(5))
+    assert {count for (_, validating, _), count in seeds.items() if validating} == {4 * len(defended.BETWEEN)}
 
 
 def test_the_page_is_of_a_whole_run_with_five_seeds(checkout: Path) -> None:

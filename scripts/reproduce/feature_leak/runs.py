@@ -18,11 +18,12 @@ from scripts.reproduce.shared.jobs import Result
 from scripts.reproduce.shared.settings import data_folder
 from splitvfl.app.experiment import Experiment, Workbench
 from splitvfl.app.records import load_data
-from splitvfl.attacks import InverseNetworkAttack
+from splitvfl.attacks import InverseNetworkAttack, StackedRidgeAttack
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data.columns import PartyData, VerticalData
+from splitvfl.hooks import Attack
 from splitvfl.leakage.column_figures import ColumnReading
-from splitvfl.leakage.own_columns import alone_auc, own_columns_auc
+from splitvfl.leakage.own_columns import alone_aucs, own_columns_auc
 from splitvfl.leakage.ridge import fit_ridge
 from splitvfl.run.column_seats import ColumnSeats
 from splitvfl.run.trainer import Trainer
@@ -79,7 +80,7 @@ def measure(
         rate: Of Adam.
         epochs: How many.
         seed: Of weights, order, noise, and of which records are known.
-        validating: Whether the AUC is of validation records.
+        validating: Whether the AUC is of validation records. What is read is of training records all the same.
 
     Returns:
         ``auc``: on the test records; ``readings``: by known share, as :func:`_read` returns them; ``labels``: the worst
@@ -99,7 +100,18 @@ def measure(
     }
 
 
-def measure_stronger(
+def measure_stronger(*, known_share: float, **run: Any) -> Result:
+    """Train one model while columns are read by ``inverse-network``, as :func:`_read_by` says."""
+    return _read_by(InverseNetworkAttack(known_share=known_share), known_share=known_share, **run)
+
+
+def measure_stacked(*, known_share: float, **run: Any) -> Result:
+    """Train one model while columns are read by ``stacked-ridge``, as :func:`_read_by` says."""
+    return _read_by(StackedRidgeAttack(known_share=known_share), known_share=known_share, **run)
+
+
+def _read_by(
+    attack: Attack,
     *,
     arrangement: Mapping[str, Any],
     way: Mapping[str, Any],
@@ -108,15 +120,16 @@ def measure_stronger(
     seed: int,
     known_share: float,
 ) -> Result:
-    """Train one model while columns are read by ``inverse-network``.
+    """Train one model while columns are read by another reader than ``ridge``.
 
     Args:
+        attack: The reader.
         arrangement: As for :func:`choose`.
         way: Likewise.
         rate: Of Adam.
         epochs: How many.
         seed: Of weights, order, noise, and of which records are known: the same as in :func:`measure`.
-        known_share: Share of the records whose columns the attacker knows.
+        known_share: Share of the records whose columns the attacker knows; that of ``attack``.
 
     Returns:
         ``auc``: on the test records; ``readings``: by known share, as of :func:`measure`.
@@ -126,14 +139,14 @@ def measure_stronger(
     seats = ColumnSeats(
         trainer.active,
         trainer.passives,
-        [InverseNetworkAttack(known_share=known_share)],
+        [attack],
         watch=trainer.watch,
         exchange=trainer.exchange,
         batches=trainer.batches,
         seed=seed,
     )
     test = trainer.fit(epochs)
-    return {"auc": test["auc"], "readings": {f"{one.known_share:g}": _read(one) for one in seats.readings(PARTNER)}}
+    return {"auc": test["auc"], "readings": {f"{known_share:g}": _read(one) for one in seats.readings(PARTNER)}}
 
 
 def _read(reading: ColumnReading) -> dict[str, Any]:
@@ -197,18 +210,24 @@ def describe(*, arrangement: Mapping[str, Any]) -> Result:
 
     Returns:
         ``train``, ``test`` and ``positives`` among the training records; ``own`` and ``partner``: encoded columns;
-        ``alone``: test AUC of the label party's own columns; ``known``: AUC of labels by the partner's columns.
+        ``alone``: test AUC of the label party's own columns, and ``alone_validated``: that on validation records, both
+        of the model that is the better one there; ``known``: AUC of labels by the partner's columns.
     """
-    data = _data(json.dumps(arrangement), validating=False)
+    told = json.dumps(arrangement)
+    data, trying = (_data(told, validating=flag) for flag in (False, True))
     train, held = data.active.train, data[PARTNER].train
     assert train.labels is not None
+    tried = alone_aucs(train, trying.active.test)
+    model = max(tried, key=lambda name: tried[name], default=None)
     return {
         "train": train.count,
         "test": data.active.test.count,
         "positives": int(train.labels.sum()),
         "own": data.active.width,
         "partner": held.columns.numeric.shape[1],
-        "alone": alone_auc(train, data.active.test),  # None: there are no such columns
+        # None: there are no such columns
+        "alone": None if model is None else alone_aucs(train, data.active.test)[model],
+        "alone_validated": None if model is None else tried[model],
         "known": own_columns_auc(held.columns, train.labels).auc,
     }
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from scripts.reproduce.feature_leak.runs import KNOWN
 from scripts.reproduce.feature_leak.study import Measured, at_hand, corrected, differences, headed, less, measured
+from scripts.reproduce.feature_leak.verdicts import COMPARISONS
 from scripts.reproduce.feature_leak.ways import DEPTHS, SHAPES, WIDTHS, shaped
 from scripts.reproduce.shared.claims import (
     DIFFERENCE,
@@ -22,9 +23,6 @@ from scripts.reproduce.shared.claims import (
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
 
-_QUESTIONS = 4
-"""So many questions are asked of each data set."""
-
 
 def sections(settings: Settings) -> list[Section]:
     """Return the section."""
@@ -38,7 +36,7 @@ interval. "Own columns" is what ridge regression on the label party's own column
 
 {tables}
 """
-    claims = [claim for one in found for claim in _claims(one, _QUESTIONS * len(found))]
+    claims = [claim for one in found for claim in _claims(one)]
     return [Section(title="Width, depth, and how many records are known", body=body, claims=claims)]
 
 
@@ -67,7 +65,7 @@ def _shown(values: Sequence[float]) -> str:
     return with_interval(values, limits=UNIT)
 
 
-def _claims(found: Measured, comparisons: int) -> list[Claim]:
+def _claims(found: Measured) -> list[Claim]:
     def read(depth: int, width: int, known: float = KNOWN[1]) -> list[float]:
         return found.rows[shaped(depth, width).label].shares(f"{known:g}")
 
@@ -92,12 +90,12 @@ def _claims(found: Measured, comparisons: int) -> list[Claim]:
         ),
         (f"who knows {in_percent(few)} reads less than who knows {told}", read(second, wide, few), read(second, wide)),
     )
-    return [_claim(f"{found.arrangement.title}: {what}", ours, theirs, comparisons) for what, ours, theirs in asked]
+    return [_claim(f"{found.arrangement.title}: {what}", ours, theirs) for what, ours, theirs in asked]
 
 
-def _claim(what: str, ours: Sequence[float], theirs: Sequence[float], comparisons: int) -> Claim:
+def _claim(what: str, ours: Sequence[float], theirs: Sequence[float]) -> Claim:
     found = differences(ours, theirs)
-    ends = clipped(corrected(found, comparisons), DIFFERENCE)
+    ends = clipped(corrected(found, COMPARISONS), DIFFERENCE)
     known = sum(not math.isnan(value) for value in found)
     return Claim(
         claim=what,
@@ -106,6 +104,6 @@ def _claim(what: str, ours: Sequence[float], theirs: Sequence[float], comparison
         interval=ends,
         seeds=known or len(found),
         verdict="reproduces" if less(ends) == "less" else "does not",
-        why=f"difference of shares by seed, the whole interval below 0; corrected for {comparisons} comparisons"
+        why=f"difference of shares by seed, the whole interval below 0; corrected for {COMPARISONS} comparisons"
         + ("" if known == len(found) else f"; {known} of {len(found)} seeds have a figure"),
     )
