@@ -31,7 +31,9 @@ class AdversarialReconstruction:
     without variance among the records count as 0. Categories are left out.
 
     Claim: no claim. It is lowered what this network finds, which is small and a step behind; another reader, a larger
-    one or one that is fitted anew, may find more.
+    one or one that is fitted anew, may find more. Who puts a record's activations of several epochs side by side, as
+    ``stacked-ridge`` does, reads nearly as much as without: .72 of .80 of six columns, of which ridge regression reads
+    .31 of .65 (docs/reference/penalties.md). So it hides little from who keeps what was received.
 
     Works with: exchange split without exchange.noise; parties with columns of numbers; any task and model.
 

@@ -18,6 +18,7 @@ from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import best_by_knowledge
 from splitvfl.leakage.label_leak import LabelLeak, largest
+from splitvfl.leakage.membership import FEWEST_OTHERS, MembershipLeak
 from splitvfl.metrics import chance_of_largest, oriented, turned_round
 from splitvfl.report.most_read import most_read, sent_when
 from splitvfl.report.own_seat import seat_verdict
@@ -471,10 +472,19 @@ def membership_read(run: RunSummary) -> list[str]:
     """Return a sentence for every attack that told training from test records, or could not."""
     return [
         f"By the {one.attack} attack on the finished model a training record is told from a test record with an AUC of "
-        f"{one.auc:.2f} (95 % interval {one.low:.2f} to {one.high:.2f}): {one.hits:.0%} of {one.members:,} are found "
-        f"at 1 % false alarms ({one.hits_low:.0%} to {one.hits_high:.0%})."
+        f"{one.auc:.2f} (95 % interval {one.low:.2f} to {one.high:.2f}){_found_at_few_alarms(one)}."
         for one in run.membership
     ]
+
+
+def _found_at_few_alarms(one: MembershipLeak) -> str:
+    """Return how many members were found, or why that is not said."""
+    if one.hits is None:
+        return f"; how many are found at 1 % false alarms is not told by fewer than {FEWEST_OTHERS} test records"
+    return (
+        f": {one.hits:.1%} of {one.members:,} are found at 1 % false alarms (95 % interval {one.hits_low:.1%} to "
+        f"{one.hits_high:.1%})"
+    )
 
 
 def _gives(shown: Sequence[str]) -> str:

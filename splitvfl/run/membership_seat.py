@@ -82,8 +82,9 @@ class MembershipSeat:
                     self._watch.unavailable[name][hook_name(attack)] = str(error)
                 continue
             self.found.append(found)
+            figures = {"auc": found.auc, "hits": found.hits}
             monitor.write(
-                step, {f"membership/auc/{found.attack}": found.auc, f"membership/hits/{found.attack}": found.hits}
+                step, {f"membership/{what}/{found.attack}": one for what, one in figures.items() if one is not None}
             )
 
     def _judged(self, attack: Attack, shown: _Shown, step: int) -> MembershipLeak:

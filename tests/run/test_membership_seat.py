@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from splitvfl import Trainer
 from splitvfl.attacks import CalibratedLossAttack, LossThresholdAttack
 from splitvfl.cli import main
 from splitvfl.hooks import View
+from splitvfl.leakage.membership import FEWEST_OTHERS
 from splitvfl.learning.tasks import task_for
 from splitvfl.models.mlp import MLP
 from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.report.findings import membership_read
 from splitvfl.report.report import write_report
 from splitvfl.report.summary import read_summary
 from tests.builders import generator, linear_trainer, party_data, same, seeded, small_trainer, weights
@@ -51,7 +54,7 @@ def test_labels_that_were_learned_by_heart_tell_who_was_trained_on() -> None:
     assert (calibrated.members, calibrated.others, calibrated.known) == (160, 160, 80)
     assert plain.auc > 0.95
     assert calibrated.auc > 0.95
-    assert plain.hits > 0.1
+    assert plain.hits is None, "two hundred others are too few"
 
 
 def test_of_coins_half_are_hit_for_others_too_and_less_is_read() -> None:
@@ -154,5 +157,19 @@ def test_terminal_summary_and_report_say_so(
     said = " ".join(capsys.readouterr().out.split())
     assert f"a training record is told from a test record with an AUC of {found.auc:.2f} (95 % interval" in said
     assert (found.members, found.others) == (455, 114)
-    assert "Who was trained on?" in write_report([Path("run")], Path("page.html"), title="members").read_text()
-    assert "membership/auc/loss-threshold" in Path("run/metrics.jsonl").read_text()
+    assert f"how many are found at 1 % false alarms is not told by fewer than {FEWEST_OTHERS} test records." in said
+    page = write_report([Path("run")], Path("page.html"), title="members").read_text()
+    assert "Who was trained on?" in page
+    assert f"too few test records to know it, below {FEWEST_OTHERS}" in page
+    metrics = Path("run/metrics.jsonl").read_text()
+    assert "membership/auc/loss-threshold" in metrics
+    assert "membership/hits" not in metrics
+
+
+def test_of_test_records_enough_it_is_said_how_many_are_found() -> None:
+    made = small_trainer(sizes={"train": 60, "test": 450}, attacks=BOTH[:1], audit=False)
+    made.fit(1)
+    (found,) = made.membership
+    assert found.hits is not None
+    (said,) = membership_read(SimpleNamespace(membership=[found]))  # type: ignore[arg-type]
+    assert f": {found.hits:.1%} of 60 are found at 1 % false alarms (95 % interval {found.hits_low:.1%} to " in said

@@ -64,6 +64,7 @@ ENTRIES = (
         page="feature-leak",
         paper=False,
     ),
+    Entry(name="readers", title="What each reader finds", page="readers", paper=False),
     Entry(name="fate_quality", title="FATE's quality rule", page="fate-quality", paper=False),
 )
 """Papers first, in the order of the overview; in this order all are run."""
