@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 from scripts.reproduce.feature_leak import __main__ as command
 from scripts.reproduce.feature_leak import (
@@ -20,6 +21,7 @@ from scripts.reproduce.feature_leak import (
     arrangements,
     defended,
     directions,
+    pictures,
     pooled,
     runs,
     shapes,
@@ -425,3 +427,24 @@ def test_the_page_is_of_a_whole_run_with_five_seeds(checkout: Path) -> None:
     for one in arrangements.ARRANGEMENTS:
         (line,) = (line for line in page.splitlines() if line.startswith(f"| {one.title} | ") and " / " in line)
         assert line.endswith("| 5 |")
+
+
+def test_pictures_are_digits_and_what_is_read_of_them_is_what_the_table_has() -> None:
+    told: dict[str, Any] = {
+        "arrangement": arrangements.shortened(arrangements.TRIAL).as_settings(),
+        "way": UNDEFENDED.as_settings(),
+        "rate": 0.01,
+        "epochs": 2,
+        "seed": 0,
+        "known_share": 0.05,
+    }
+    found = runs.depict(**told, pictures=3)
+
+    known = {tuple(pixels) for pixels in load_digits().data.tolist()}
+    assert all(tuple(pixels) in known for pixels in found["truth"])
+    assert found["share"] == pytest.approx(runs.settle(**told)["share"])
+    # Of pictures of which something is read; the mean picture has a mean square error as large as the variance.
+    off = (torch.tensor(found["truth"]) - torch.tensor(found["estimate"])).square().mean().item()
+    assert 0.0 < off < torch.from_numpy(load_digits().data).var(dim=0).mean().item()
+    figure = pictures.draw("digits", {"no defense": found})
+    assert figure.count("<image") == 2 * 3

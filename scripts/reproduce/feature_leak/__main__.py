@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from scripts.reproduce.feature_leak import advice, defended, directions, published, shapes, stronger, trial
+from scripts.reproduce.feature_leak import advice, defended, directions, pictures, published, shapes, stronger, trial
 from scripts.reproduce.feature_leak.arrangements import Arrangement
 from scripts.reproduce.feature_leak.runs import describe
 from scripts.reproduce.feature_leak.study import at_hand
@@ -24,6 +24,7 @@ from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
 
 PARTS: Mapping[str, Callable[[Settings], list[Section]]] = {
+    "pictures": pictures.sections,
     "trial": trial.sections,
     "shapes": shapes.sections,
     "defended": defended.sections,

@@ -21,6 +21,7 @@ from splitvfl.app.records import load_data
 from splitvfl.attacks import InverseNetworkAttack, StackedRidgeAttack
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data.columns import PartyData, VerticalData
+from splitvfl.data.encoding import FittedNumbers
 from splitvfl.hooks import Attack
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.own_columns import alone_aucs, own_columns_auc
@@ -192,6 +193,59 @@ def settle(
     known, others = order[:count], order[count:]
     estimate = fit_ridge(sent[known], columns[known]).estimate(sent[others])
     return {"auc": test["auc"], "share": recovered(estimate, columns[others])}
+
+
+def depict(
+    *,
+    arrangement: Mapping[str, Any],
+    way: Mapping[str, Any],
+    rate: float,
+    epochs: int,
+    seed: int,
+    known_share: float,
+    pictures: int,
+) -> Result:
+    """Train one model on digits, and return some pictures beside what is read of them, as :func:`settle` reads.
+
+    Args:
+        arrangement: As for :func:`choose`; the partner holds all pixels.
+        way: Likewise, without a defense of the activation.
+        rate: Of Adam.
+        epochs: How many.
+        seed: As for :func:`settle`.
+        known_share: Likewise.
+        pictures: How many: the first of those whose pixels are not known.
+
+    Returns:
+        ``truth`` and ``estimate``: pixels of each picture, from 0 to 16, to a tenth; ``share``: of variance that is
+        recovered, the mean over pixels that vary, of all records that are not known.
+    """
+    config = _config(arrangement, way, rate=rate, epochs=epochs, every=epochs, seed=seed, watched=False)
+    trainer = _trainer(config, arrangement, validating=False)
+    trainer.fit(epochs)
+    party = trainer.passives[PARTNER]
+    columns = party.data.train.columns.numeric
+    with torch.no_grad(), party.random:
+        sent = party.bottom(columns)
+    order = torch.randperm(len(columns), generator=torch.Generator().manual_seed(seed))
+    count = round(known_share * len(columns))
+    known, others = order[:count], order[count:]
+    estimate = fit_ridge(sent[known], columns[known]).estimate(sent[others])
+    return {
+        "truth": _pixels(party.data, columns[others[:pictures]]),
+        "estimate": _pixels(party.data, estimate[:pictures]),
+        "share": recovered(estimate, columns[others]),
+    }
+
+
+def _pixels(data: PartyData, columns: Tensor) -> list[list[float]]:
+    """Return pixels as they were before they were scaled."""
+    assert data.provenance is not None, "digits are encoded"
+    assert data.provenance.encoding is not None, "digits are encoded"
+    fitted = [one for one in data.provenance.encoding.columns if isinstance(one, FittedNumbers)]
+    offset, spread = (torch.tensor([getattr(one, name) for one in fitted]) for name in ("offset", "spread"))
+    pixels: list[list[float]] = (columns.double() * spread + offset).clamp(0, 16).mul(10).round().div(10).tolist()
+    return pixels
 
 
 def recovered(estimate: Tensor, truth: Tensor) -> float:
