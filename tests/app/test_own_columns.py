@@ -7,7 +7,7 @@ from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -69,9 +69,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         sent.append(message)
         send(link, message, timeout=timeout)
 
-    def looked(*arguments: object) -> object:
+    def looked(*arguments: Any, **settings: Any) -> object:
         before.extend(sent)
-        return look(*arguments)  # type: ignore[arg-type]
+        return look(*arguments, **settings)
 
     def take_part(name: str) -> int:
         return main(["party", str(file), "--as", name, "--out", str(folder / name)])
