@@ -11,7 +11,6 @@ import math
 import os
 import secrets
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -712,8 +711,10 @@ def run_party(
             run.run()
         except SplitVFLError:
             if isinstance(run, PassiveRun) and team.size == 1:
-                with suppress(SplitVFLError, OSError):  # why the run has ended is said, whatever becomes of this
+                try:
                     deployment.tell_so_far(run, folder, keeping)
+                except (SplitVFLError, OSError) as error:  # why the run has ended is said, whatever becomes of this
+                    notify(f"what was read so far could not be written: {error}")
             raise
         if run.step != written:
             deployment.write_half(run, folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
@@ -83,9 +83,9 @@ def penalty_of(given: Any) -> Weighed:
     return _section(PenaltyConfig, given, "penalties").made("penalties", Path())
 
 
-def _section(kind: Callable[..., Section], given: Mapping[str, Any], argument: str) -> Section:
+def _section(kind: type[Section], given: Mapping[str, Any], argument: str) -> Section:
     try:
-        return kind(**given)
+        return kind.model_validate(dict(given))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join([argument, *map(str, first["loc"])])

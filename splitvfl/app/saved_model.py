@@ -24,7 +24,7 @@ from splitvfl.config.sections import LOSS, MODEL, ModelSection
 from splitvfl.data.columns import Columns, PartyData, Provenance, Records
 from splitvfl.data.schema import SCHEMA_FILE, PartySchema, read_party_schema
 from splitvfl.data.transform import Transform
-from splitvfl.errors import ArgumentError, ConfigError, DataError
+from splitvfl.errors import ArgumentError, ConfigError, DataError, SplitVFLError
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.learning.losses import Loss
 from splitvfl.learning.precision import narrow_dtype
@@ -244,7 +244,7 @@ class SavedHalf:
             with torch.device("meta"):  # on which tensors have shapes, and no memory
                 described = self._made_by(recipe, data)
             count = sum(weight.numel() for weight in described.state_dict().values())
-        except Exception:
+        except (SplitVFLError, RuntimeError, TypeError, ValueError):
             return  # a model of one's own may compute with its first weights; what is wrong with others, is said next
         held = sum(weight.numel() for weight in self.weights.values())
         if count > held:

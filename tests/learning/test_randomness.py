@@ -114,4 +114,4 @@ for one in threads:
 
 def test_parties_that_take_turns_in_threads_do_not_wait_for_each_other_for_ever() -> None:
     """Torch lets go of the interpreter with its generator's lock in hand, if a tensor dies just then."""
-    subprocess.run([sys.executable, "-c", _IN_TURNS], check=True, timeout=60)
+    assert subprocess.run([sys.executable, "-c", _IN_TURNS], timeout=60).returncode == 0

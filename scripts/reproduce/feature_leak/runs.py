@@ -181,18 +181,8 @@ def settle(
     Returns:
         ``auc``: on the test records; ``share``: of variance that is recovered, the mean over columns that vary.
     """
-    config = _config(arrangement, way, rate=rate, epochs=epochs, every=epochs, seed=seed, watched=False)
-    trainer = _trainer(config, arrangement, validating=False)
-    test = trainer.fit(epochs)
-    party = trainer.passives[PARTNER]
-    columns = party.data.train.columns.numeric
-    with torch.no_grad():
-        sent = party.bottom(columns)
-    order = torch.randperm(len(columns), generator=torch.Generator().manual_seed(seed))
-    count = round(known_share * len(columns))
-    known, others = order[:count], order[count:]
-    estimate = fit_ridge(sent[known], columns[known]).estimate(sent[others])
-    return {"auc": test["auc"], "share": recovered(estimate, columns[others])}
+    trainer, truth, estimate = _read_once(arrangement, way, rate, epochs, seed, known_share)
+    return {"auc": trainer.figures["test/auc"], "share": recovered(estimate, truth)}
 
 
 def depict(
@@ -220,22 +210,30 @@ def depict(
         ``truth`` and ``estimate``: pixels of each picture, from 0 to 16, to a tenth; ``share``: of variance that is
         recovered, the mean over pixels that vary, of all records that are not known.
     """
+    trainer, truth, estimate = _read_once(arrangement, way, rate, epochs, seed, known_share)
+    data = trainer.passives[PARTNER].data
+    return {
+        "truth": _pixels(data, truth[:pictures]),
+        "estimate": _pixels(data, estimate[:pictures]),
+        "share": recovered(estimate, truth),
+    }
+
+
+def _read_once(
+    arrangement: Mapping[str, Any], way: Mapping[str, Any], rate: float, epochs: int, seed: int, known_share: float
+) -> tuple[Trainer, Tensor, Tensor]:
+    """Train one model; return it, the columns of records that are not known, and what one fit estimates of them."""
     config = _config(arrangement, way, rate=rate, epochs=epochs, every=epochs, seed=seed, watched=False)
     trainer = _trainer(config, arrangement, validating=False)
     trainer.fit(epochs)
     party = trainer.passives[PARTNER]
     columns = party.data.train.columns.numeric
-    with torch.no_grad(), party.random:
+    with torch.no_grad():
         sent = party.bottom(columns)
     order = torch.randperm(len(columns), generator=torch.Generator().manual_seed(seed))
     count = round(known_share * len(columns))
     known, others = order[:count], order[count:]
-    estimate = fit_ridge(sent[known], columns[known]).estimate(sent[others])
-    return {
-        "truth": _pixels(party.data, columns[others[:pictures]]),
-        "estimate": _pixels(party.data, estimate[:pictures]),
-        "share": recovered(estimate, columns[others]),
-    }
+    return trainer, columns[others], fit_ridge(sent[known], columns[known]).estimate(sent[others])
 
 
 def _pixels(data: PartyData, columns: Tensor) -> list[list[float]]:
