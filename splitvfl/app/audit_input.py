@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
-from splitvfl.config.registry import no_code_from
+from splitvfl.config.module_sources import Modules, own_folder, untrusted_run
 from splitvfl.config.sections import ExperimentConfig, load_config, parse_config
 from splitvfl.errors import ConfigError
 from splitvfl.report.releases import releases, said_of
@@ -31,35 +31,38 @@ class AuditInput:
     released: tuple[str, ...] = ()
 
 
-def read_input(path: Path, party: str | None, overrides: Sequence[str] = ()) -> AuditInput:
+def read_input(path: Path, party: str | None, overrides: Sequence[str] = (), *, modules: Modules = None) -> AuditInput:
     """Return what is to be audited.
 
     Args:
         path: An experiment, a party's own file, or the folder of a run.
         party: Whose file it is, by name or as ``active``; default: nobody's, or that of the run's half.
         overrides: Settings to change.
+        modules: Where classes of your own are defined that a run names, as :func:`splitvfl.load_run` takes them.
 
     Raises:
         ConfigError: If it is none of these, is damaged, or it is not said whose file it is.
         CheckpointError: If the trained half in the folder is damaged.
     """
     if path.is_dir():
-        return _of_run(path, party, overrides)
+        return _of_run(path, party, overrides, modules)
+    if modules:
+        raise ConfigError(f"--modules: {path} is an experiment, whose classes are looked for beside it; leave it out")
     config = load_config(path, overrides)
     return AuditInput(config, _whose(config, party, of=str(path)), Path())
 
 
-def _of_run(folder: Path, party: str | None, overrides: Sequence[str]) -> AuditInput:
-    """Return what a run's folder says; modules of one's own that it names lie in the current folder."""
+def _of_run(folder: Path, party: str | None, overrides: Sequence[str], modules: Modules) -> AuditInput:
+    """Return what a run's folder says."""
     path = folder / CONFIG_FILE
     if not path.is_file():
         raise ConfigError(
             f"expected an experiment, a YAML file, or the folder of a run, as splitvfl train and splitvfl party write "
             f"it (runs/NAME, runs/NAME-PARTY), got {folder}: there is no {CONFIG_FILE} in it"
         )
-    with no_code_from(folder):
+    with untrusted_run(folder, modules):
         text = path.read_text(encoding="utf-8")
-        config = parse_config(text, source=path, overrides=overrides, folder=Path.cwd())
+        config = parse_config(text, source=path, overrides=overrides, folder=own_folder(modules))
     half = folder / MODEL_FOLDER
     trained = read_half_schema(half).party if is_half(half) else None
     named = None if party is None else config.own_name(party)

@@ -22,6 +22,7 @@ from splitvfl.app.assembly import choose_device
 from splitvfl.app.run_folder import ALONE_FOLDER, DISTILLATION_FILE, STUDENT_FOLDER
 from splitvfl.app.saved_model import SavedHalf
 from splitvfl.app.teacher import teacher_of
+from splitvfl.config.module_sources import Modules
 from splitvfl.config.sections import MODEL
 from splitvfl.data.columns import PartyData, Provenance
 from splitvfl.errors import ConfigError, DataError
@@ -88,7 +89,7 @@ def distill(
     folder: Path,
     *,
     scores: Path | None = None,
-    modules: Path | None = None,
+    modules: Modules = None,
     seed: int = 0,
     notify: Callable[[str], None] = lambda line: None,
 ) -> Distilled:
@@ -102,7 +103,7 @@ def distill(
         folder: The run's folder: of a run in one process, which scores its records itself; or the label party's of a
             run over a network.
         scores: Over a network: the joint model's scores of the training records, as ``splitvfl predict`` wrote them.
-        modules: Where modules of one's own lie.
+        modules: Where classes of your own are defined, as :func:`splitvfl.load_run` takes them.
         seed: Decides first weights, the order of records, and the draws of the intervals.
         notify: Told in one line what happens.
 

@@ -33,7 +33,8 @@ from splitvfl.app.run_folder import (
     write_config,
 )
 from splitvfl.app.workers import said_in_one_process
-from splitvfl.config.sections import ExperimentConfig, HookConfig, config_to_yaml, parse_config
+from splitvfl.config.sections import ExperimentConfig, HookConfig, classes_named, config_to_yaml, parse_config
+from splitvfl.config.yaml import Document
 from splitvfl.cut.memoised import KEY_BYTES, MemoisedNoise, check_memoised
 from splitvfl.data import VerticalData
 from splitvfl.errors import ConfigError, DataError
@@ -51,6 +52,7 @@ from splitvfl.run.column_seats import shown_of
 from splitvfl.run.trainer import MadeBy, Trainer
 from splitvfl.run.training import TrainingProgress
 from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder
+from splitvfl.wording import shown
 
 if TYPE_CHECKING:
     from splitvfl.leakage.own_columns import OwnColumns
@@ -273,12 +275,20 @@ class Experiment:
         Raises:
             ConfigError: If they differ.
         """
-        earlier = parse_config(path.read_text(), source=path, folder=self._config.folder).model_dump(mode="json")
+        text, now = path.read_text(encoding="utf-8"), self._config.model_dump(mode="json")
+        # The folder may come from somebody else: a class is looked up only if this experiment names it too.
+        others = classes_named(Document(text, source=str(path)).tree) - classes_named(now)
+        if others:
+            raise ConfigError(
+                f"{path.parent} was started with other settings: {path} names {', '.join(map(shown, sorted(others)))}; "
+                "start anew with --overwrite or --out"
+            )
+        earlier = parse_config(text, source=path, folder=self._config.folder).model_dump(mode="json")
         account = self._assembly.budget()
         limited = account is not None and account.epsilon is not None
         longer = self._assembly.noise is None or limited
         free = ("goal", "keep_records", "train.epochs") if longer else ("goal", "keep_records")
-        changed = [key for key in _differing(earlier, self._config.model_dump(mode="json")) if key not in free]
+        changed = [key for key in _differing(earlier, now) if key not in free]
         if changed:
             few = "" if "train.epochs" not in changed else " (noise was calculated for the epochs that were planned)"
             raise ConfigError(

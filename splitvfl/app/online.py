@@ -23,6 +23,7 @@ from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.saved_model import HALF_FILE, load_half
 from splitvfl.app.serving import PredictionFiles, defend_predictions, partners_of, records_to_score
 from splitvfl.app.serving_noise import KEY_FILE, as_bytes, noise_key, noise_settings, note_settings
+from splitvfl.config.module_sources import Modules, untrusted_run
 from splitvfl.config.sections import ExperimentConfig, NetworkConfig, load_config
 from splitvfl.data.alignment import read_alignment
 from splitvfl.data.columns import NO_RECORDS, PartyData
@@ -91,6 +92,7 @@ def prepare_service(
     settings: ServeSettings,
     *,
     overrides: tuple[str, ...] = (),
+    modules: Modules = None,
     notify: Callable[[str], None] = lambda line: None,
 ) -> HttpService | PartyService:
     """Return one party's service, ready to be run: everything that can be wrong on its own side has been looked at.
@@ -100,6 +102,7 @@ def prepare_service(
         name: The party's name, or ``active``. Default: whose run it is.
         settings: What was asked for.
         overrides: Settings of the run to change.
+        modules: Where classes of your own are defined that the run names, as :func:`splitvfl.load_run` takes them.
         notify: Told in one line what happens.
 
     Raises:
@@ -108,7 +111,8 @@ def prepare_service(
         DataError: If the records are not as the training records were.
         CheckpointError: If there is no trained half, or it is damaged.
     """
-    return _Preparation(run, name, settings, overrides, notify).service()
+    with untrusted_run(run, modules):
+        return _Preparation(run, name, settings, overrides, notify).service()
 
 
 class OnceEach:

@@ -37,6 +37,7 @@ from splitvfl.app.shown_weights import (
 )
 from splitvfl.app.stacked_runs import NamedRun, stacked_system, with_shared_records
 from splitvfl.attacks.rcc1 import rcc1_with_value
+from splitvfl.config.module_sources import Modules, own_folder
 from splitvfl.config.registry import built_in, construct
 from splitvfl.config.sections import parse_attacks
 from splitvfl.config.yaml import Document
@@ -95,7 +96,7 @@ def reconstruct(
     weights: Weights = "true",
     revealed: Sequence[str | os.PathLike[str]] = (),
     plots: bool = True,
-    modules: str | os.PathLike[str] | None = None,
+    modules: Modules = None,
 ) -> Reconstruction:
     """Return what the scores of a run tell of every passive party's columns.
 
@@ -117,7 +118,7 @@ def reconstruct(
             each at most. Where they hold changed weights, the attacker is given these, likewise; of a party without a
             file it knows the true ones.
         plots: Whether true and estimated values of up to 200 records are kept, for pictures.
-        modules: Where modules of one's own lie that the run's experiment names; default: the current folder.
+        modules: Where classes of your own are defined that the run names, as :func:`splitvfl.load_run` takes them.
 
     Raises:
         ConfigError: If no party's model is linear with columns of a finite range, an option is unknown, or weights
@@ -127,8 +128,8 @@ def reconstruct(
         CheckpointError: If there is no finished run, or not the halves of all parties.
     """
     _check(views, records, weights)
-    given = Path(modules) if modules is not None else Path.cwd()
-    named = parse_attacks(attacks, folder=given, beside=[KnownMeans.name]) if isinstance(attacks, str) else attacks
+    place, beside = own_folder(modules), [KnownMeans.name]
+    named = parse_attacks(attacks, folder=place, beside=beside) if isinstance(attacks, str) else attacks
     found = run if isinstance(run, Trainer) else _with_records(run, modules)
     models = _models(found, [_with_records(one, modules) for one in also], weights, [*map(Path, revealed)])
     active, targets = models[0].active, models[0].targets
@@ -385,7 +386,7 @@ def _check_file(
 # --- the run
 
 
-def _with_records(run: str | os.PathLike[str] | SavedRun, modules: str | os.PathLike[str] | None) -> SavedRun:
+def _with_records(run: str | os.PathLike[str] | SavedRun, modules: Modules) -> SavedRun:
     """Return a run's parties with the records that they were trained and tested on, ready to send."""
     found = run if isinstance(run, SavedRun) else _loaded(Path(run), modules)
     if found.config is not None and found.config.exchange.factory.hides_parts:
@@ -394,7 +395,7 @@ def _with_records(run: str | os.PathLike[str] | SavedRun, modules: str | os.Path
     return found.beside_own_records()
 
 
-def _loaded(folder: Path, modules: str | os.PathLike[str] | None) -> SavedRun:
+def _loaded(folder: Path, modules: Modules) -> SavedRun:
     if is_half(folder) or is_half(folder / "model"):
         raise CheckpointError(
             f"{folder} holds one party's half of a run over a network, and a reconstruction needs the halves and the "

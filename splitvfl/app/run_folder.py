@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from splitvfl.config.sections import RUN_HEADER
 from splitvfl.errors import ConfigError
 from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE
 from splitvfl.leakage.shown_records import SHOWN_FILE
@@ -23,7 +24,6 @@ CONFIG_FILE = "experiment.yaml"
 MODEL_FOLDER = "model"
 STUDENT_FOLDER, ALONE_FOLDER, DISTILLATION_FILE = "student", "own-columns", "distillation.json"
 _CONFIG_DRAFT = f".{CONFIG_FILE}"
-HEADER = "# All settings of this run, written by splitvfl.\n"
 
 
 def has_checkpoint(folder: Path) -> bool:
@@ -82,7 +82,7 @@ def finished_at(run: RunSummary) -> str:
 def _is_run(folder: Path) -> bool:
     """Return whether a folder holds a run: settings that a run wrote, not an experiment file of the same name."""
     path = folder / CONFIG_FILE
-    return path.is_file() and path.read_bytes().startswith(HEADER.encode())
+    return path.is_file() and path.read_bytes().startswith(RUN_HEADER.encode())
 
 
 def is_barely_begun(folder: Path) -> bool:
@@ -107,7 +107,7 @@ def write_config(folder: Path, text: str, *, private: bool = False) -> None:
     beside = folder / _CONFIG_DRAFT
     beside.unlink(missing_ok=True)  # of a run that was killed; it would keep its mode
     with open(beside, "x", encoding="utf-8", opener=_private if private else None) as file:
-        file.write(HEADER + text)
+        file.write(RUN_HEADER + text)
     beside.replace(folder / CONFIG_FILE)
 
 

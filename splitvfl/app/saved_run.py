@@ -30,7 +30,7 @@ from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.saved_model import SavedHalf, load_half
 from splitvfl.app.scoring import memoised_noise
 from splitvfl.app.serving import defend_predictions
-from splitvfl.config.registry import no_code_from
+from splitvfl.config.module_sources import Modules, own_folder, untrusted_run
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.cut.memoised import check_memoised
 from splitvfl.data.columns import PartyData, Records, VerticalData
@@ -42,7 +42,7 @@ from splitvfl.data.partition import patterns
 from splitvfl.data.sets import TABLES
 from splitvfl.data.sources import open_one, read_whole
 from splitvfl.data.tables import column_of, is_text
-from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError
+from splitvfl.errors import ArgumentError, CheckpointError, DataError
 from splitvfl.exchange.prediction import Prediction, predict_records
 from splitvfl.exchange.scoring import ACTIVE
 from splitvfl.learning.losses import Loss
@@ -348,7 +348,7 @@ def load_run(
     *,
     models: Mapping[str, nn.Module] | None = None,
     loss: Loss | None = None,
-    modules: str | os.PathLike[str] | None = None,
+    modules: Modules = None,
     device: str = "auto",
 ) -> SavedRun:
     """Return the parties of a finished run, ready to predict.
@@ -358,9 +358,9 @@ def load_run(
             :meth:`splitvfl.Trainer.save` wrote.
         models: Modules that take the saved weights, by party: needed where they were made in Python. They are frozen.
         loss: The label party's loss, where it was made in Python and predicts otherwise than the usual one.
-        modules: Where modules with models, losses and defenses of one's own lie, which the run's ``experiment.yaml``
-            names; default: the current folder. They are looked for there alone, and among installed packages; a folder
-            in the run's own, or that one, is refused, for who hands on a run is not to decide what code is executed.
+        modules: Folders of your own modules with models, losses and defenses that the run's ``experiment.yaml`` names
+            as ``module:Class``, and installed packages as ``"package:NAME"``; default: the current folder. Only classes
+            that are defined there count. No code is taken from the run folder, which may come from somebody else.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
 
     Raises:
@@ -376,7 +376,7 @@ def load_run(
     if unknown:
         raise ArgumentError(f"models: {path} has no party {', '.join(sorted(unknown))}; it has {', '.join(halves)}")
     config = run_config(path, modules)
-    with no_code_from(path):
+    with untrusted_run(path, modules):
         return _put_together(path, halves, config, models=models or {}, loss=loss, device=device)
 
 
@@ -469,31 +469,20 @@ def _in_order(halves: Mapping[str, SavedHalf], folder: Path) -> dict[str, SavedH
     return {name: halves[name] for name in (label_party.party, *label_party.widths)}
 
 
-def run_config(folder: Path, modules: str | os.PathLike[str] | None) -> ExperimentConfig | None:
+def run_config(folder: Path, modules: Modules) -> ExperimentConfig | None:
     """Return the experiment that a run's folder holds, without its attacks; ``None`` if it holds none.
 
     Args:
         folder: The run's.
-        modules: Where modules of one's own lie that it names; default: the current folder.
+        modules: As :func:`load_run` takes them.
 
     Raises:
-        ConfigError: If it is damaged, a module is not found, or it would come from the run's folder.
+        ConfigError: If it is damaged, or names a class that is not defined where it may be.
     """
-    if modules is not None and Path(modules).resolve().is_relative_to(folder.resolve()):
-        raise ConfigError(
-            f"modules are not taken from the run's own folder, {folder}, and {os.fspath(modules)} lies there: who "
-            "handed it on would decide what code is executed; name the folder of your own modules (--modules, or "
-            "load_run(..., modules=FOLDER))"
-        )
-    path, place = folder / CONFIG_FILE, Path.cwd() if modules is None else Path(modules)
-    if not path.is_file():
-        return None
-    try:
+    path = folder / CONFIG_FILE
+    with untrusted_run(folder, modules):
+        if not path.is_file():
+            return None
         # Attacks are of no use here, and may be classes that are not there any more.
-        with no_code_from(folder):
-            return parse_config(path.read_text(encoding="utf-8"), source=path, overrides=["attacks=[]"], folder=place)
-    except ConfigError as error:
-        raise ConfigError(
-            f"{error}\nModules of one's own are looked for in {place}; another folder can be named (--modules, or "
-            "load_run(..., modules=FOLDER))"
-        ) from error
+        text = path.read_text(encoding="utf-8")
+        return parse_config(text, source=path, overrides=["attacks=[]"], folder=own_folder(modules))

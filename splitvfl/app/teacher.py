@@ -14,6 +14,7 @@ from splitvfl.app.records import own_data
 from splitvfl.app.run_folder import MODEL_FOLDER
 from splitvfl.app.saved_model import SavedHalf, load_half
 from splitvfl.app.saved_run import SavedRun, load_run, run_config
+from splitvfl.config.module_sources import Modules
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.alignment import read_alignment
 from splitvfl.data.columns import PartyData, Provenance, Records
@@ -48,14 +49,14 @@ class Teacher(ABC):
 
 
 def teacher_of(
-    folder: Path, scores: Path | None, modules: Path | None, notify: Callable[[str], None] = lambda line: None
+    folder: Path, scores: Path | None, modules: Modules, notify: Callable[[str], None] = lambda line: None
 ) -> Teacher:
     """Return the joint model of a run's folder.
 
     Args:
         folder: The folder.
         scores: Over a network: the file of its scores.
-        modules: Where modules of one's own lie.
+        modules: Where classes of your own are defined, as :func:`splitvfl.load_run` takes them.
         notify: Told in one line what scoring does to what was promised of the training.
 
     Raises:
@@ -103,7 +104,7 @@ class _InOneProcess(Teacher):
 class _Networked(Teacher):
     """The label party of a run over a network: of the joint model there are its half, and a file of scores."""
 
-    def __init__(self, folder: Path, scores: Path | None, modules: Path | None) -> None:
+    def __init__(self, folder: Path, scores: Path | None, modules: Modules) -> None:
         self.half = load_half(folder / MODEL_FOLDER)
         schema = self.half.schema
         if schema.role != "active":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from splitvfl.cli.column_tables import plain_table
-from splitvfl.cli.console import Overrides, errors_console, told_if_stopped
+from splitvfl.cli.console import ModuleSources, Overrides, errors_console, told_if_stopped
 from splitvfl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def audit(
         str | None,
         typer.Option("--as", help="Of a networked run: whose file it is, a name, or active. Its own messages alone."),
     ] = None,
+    modules: ModuleSources = None,
     draws: Annotated[int, typer.Option(metavar="N", help="Messages of each of two worlds, for every test.")] = 100_000,
     seed: Annotated[int, typer.Option(help="Of the inputs and the noise of the audit.")] = 0,
     canaries: Annotated[
@@ -67,7 +68,7 @@ def audit(
     from splitvfl.report.audit_words import AUDIT_FILE, AUDIT_PAGE
     from splitvfl.run.training import Interrupted
 
-    asked = read_input(experiment, as_, overrides or [])
+    asked = read_input(experiment, as_, overrides or [], modules=modules)
     if asked.party is None:
         trainings = _SEEDS if seeds is None else seeds
         stopped = told_if_stopped("nothing was written", Interrupted)

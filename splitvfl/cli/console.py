@@ -24,6 +24,15 @@ Overrides = Annotated[
     list[str] | None, typer.Argument(help="Settings to change: train.lr=0.01 defenses.0.detection_error=0.3")
 ]
 ExperimentFile = Annotated[Path, typer.Argument(help="The experiment, a YAML file.")]
+ModuleSources = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--modules",
+        metavar="SOURCE",
+        help="Of a run folder: where the classes are defined that it names, a folder or package:NAME. Repeat it for "
+        "more. Default: the current folder.",
+    ),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in the same folder.")]
 
 

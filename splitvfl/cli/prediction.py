@@ -10,6 +10,7 @@ import typer
 from rich import box
 
 from splitvfl.cli.console import (
+    ModuleSources,
     Overrides,
     check_one_process,
     command_line,
@@ -62,12 +63,7 @@ def predict(
         typer.Option(help="Over a network: the folder that `splitvfl align` wrote of the new records."),
     ] = None,
     id_column: Annotated[str | None, typer.Option("--id", help="Column that names the records.")] = None,
-    modules: Annotated[
-        Path | None,
-        typer.Option(
-            help="Of a run in one process: where modules of one's own lie that it names. Default: the current folder."
-        ),
-    ] = None,
+    modules: ModuleSources = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace scores that are there.")] = False,
     not_covered: Annotated[
         bool,
@@ -143,7 +139,7 @@ def _target(out: Path | None, run: Path) -> Path:
     return out
 
 
-def load(run: Path, modules: Path | None) -> SavedRun:
+def load(run: Path, modules: list[str] | None) -> SavedRun:
     """Return the parties of a finished run."""
     from splitvfl.app.saved_run import load_run
 
@@ -241,10 +237,7 @@ def distill(
             help="Over a network: joint scores of the training records, as splitvfl predict wrote them.",
         ),
     ] = None,
-    modules: Annotated[
-        Path | None,
-        typer.Option(help="Where modules of one's own lie that the run names. Default: the current folder."),
-    ] = None,
+    modules: ModuleSources = None,
     seed: Annotated[int, typer.Option(min=0, help="Decides first weights, the order of records and the draws.")] = 0,
 ) -> None:
     """Train a model of the label party's own columns on the joint model's scores: it predicts without partners."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from splitvfl.cli.column_tables import attack_table, category_table, column_table
-from splitvfl.cli.console import command_line, next_steps
+from splitvfl.cli.console import ModuleSources, command_line, next_steps
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,10 +64,7 @@ def reconstruct(
             "--plots/--no-plots", help="Keep values of up to 200 records for the report's pictures, or no record's."
         ),
     ] = True,
-    modules: Annotated[
-        Path | None,
-        typer.Option(help="Where modules of one's own lie that the run names. Default: the current folder."),
-    ] = None,
+    modules: ModuleSources = None,
     json_: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures there, too.")] = None,
 ) -> None:
     """Reconstruct passive parties' columns from a finished run's real scores, and tell how well that works."""

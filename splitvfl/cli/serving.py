@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from splitvfl.cli.console import Overrides, tell
+from splitvfl.cli.console import ModuleSources, Overrides, tell
 
 
 def serve(
@@ -16,6 +16,7 @@ def serve(
         str | None, typer.Option("--as", help="Which party this is: its name, or active. Default: whose run it is.")
     ] = None,
     overrides: Overrides = None,
+    modules: ModuleSources = None,
     http: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="At the label party: where requests come.")
     ] = None,
@@ -74,4 +75,4 @@ def serve(
         timeout_s=timeout,
         not_covered=not_covered,
     )
-    prepare_service(run, as_, settings, overrides=tuple(overrides or ()), notify=tell).run()
+    prepare_service(run, as_, settings, overrides=tuple(overrides or ()), modules=modules, notify=tell).run()

@@ -8,6 +8,7 @@ A name is looked up in three places:
   splitvfl;
 - the entry-point group of its kind, ``splitvfl.attacks`` and so on, for what other installed packages offer;
 - ``module:Class``, for a file of one's own beside the experiment or in the current folder, or an installed module.
+  Where the settings of a run folder name it, :mod:`splitvfl.config.module_sources` says which files count.
 
 What comes with splitvfl cannot be replaced under its own name: a report that says ``sumkl`` means this one.
 """
@@ -20,11 +21,9 @@ import json
 import os
 import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
-from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from types import ModuleType, UnionType
@@ -32,6 +31,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
+from splitvfl.config.module_sources import importable, imported, make_way, note_own, sources_in_force
 from splitvfl.config.yaml import Place, dotted, place_in
 from splitvfl.data.sets import DATA_SETS
 from splitvfl.errors import ConfigError, SplitVFLError
@@ -77,10 +77,6 @@ SUPPLIED: Mapping[PluginKind, frozenset[str]] = {
     "optimizers": frozenset({"params"}),
     "embedding_optimizers": frozenset({"params"}),
 }
-
-# Modules that were imported from a user's folder. A file of the same name in another folder may take their place; it
-# may not take the place of anything else.
-_from_folders: set[str] = set()
 
 
 def resolve(kind: PluginKind, name: str, *, folder: Path) -> Any:
@@ -325,6 +321,9 @@ def _owner(entry: EntryPoint) -> str:
 
 
 def _loaded(kind: PluginKind, entry: EntryPoint) -> type[Any]:
+    sources = sources_in_force()
+    if sources is not None and entry.dist is not None:
+        sources.check_place(entry.name, Path(str(entry.dist.locate_file("."))))
     try:
         found = entry.load()
     except Exception as error:  # other people's code may fail in any way
@@ -346,6 +345,10 @@ def _class_of_user(kind: PluginKind, name: str, folder: Path) -> type[Any]:
     module_name, _, attribute = name.partition(":")
     if not attribute.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
         raise ConfigError(f"expected a known name or module:Class, such as my_hooks:Clip, got {name!r}")
+    sources = sources_in_force()
+    if sources is not None:
+        ours = [one for one in built_in(kind).values() if f"{one.__module__}:{one.__qualname__}" == name]
+        return _checked_class(kind, ours[0] if ours else sources.load(module_name, attribute), name)
     module = _module_of_user(module_name, folder)
     if not hasattr(module, attribute):
         classes = [key for key, value in vars(module).items() if inspect.isclass(value)]
@@ -353,89 +356,22 @@ def _class_of_user(kind: PluginKind, name: str, folder: Path) -> type[Any]:
     return _checked_class(kind, getattr(module, attribute), name)
 
 
-_received: ContextVar[Path | None] = ContextVar("received", default=None)
-
-
-@contextmanager
-def no_code_from(folder: Path) -> Iterator[None]:
-    """Within the block, import modules of one's own from nowhere in a folder, and from the one that is named alone.
-
-    Who hands on a folder writes what its settings name, and could put the module beside them.
-    """
-    token = _received.set(folder.resolve())
-    try:
-        yield
-    finally:
-        _received.reset(token)
-
-
-def _refuse_code_of(received: Path, name: str, folders: list[str]) -> None:
-    """Refuse a module that would be imported out of a folder that was received.
-
-    Raises:
-        ConfigError: If there is one of this name, wherever modules are looked for.
-    """
-    parts = name.split(".")
-    for place in dict.fromkeys([*folders, *map(os.path.abspath, sys.path)]):
-        target = Path(place, *parts)
-        files = [target, *target.parent.glob(f"{parts[-1]}.*")] if target.parent.is_dir() else []
-        for file in [path.resolve() for path in files if path.exists()]:
-            if file.is_relative_to(received):
-                raise ConfigError(
-                    f"the module {name} would come from {file}, and no code is taken from the run's own folder; name "
-                    "the folder of your own modules"
-                )
-
-
 def _module_of_user(name: str, folder: Path) -> ModuleType:
-    received = _received.get()
-    places = (folder, Path.cwd()) if received is None else (folder,)
-    folders = list(dict.fromkeys(os.path.abspath(place) for place in places))
-    top = name.partition(".")[0]
+    folders = list(dict.fromkeys(os.path.abspath(place) for place in (folder, Path.cwd())))
     # A file written since Python last looked into the folder would not be seen.
     importlib.invalidate_caches()
-    if received is not None:
-        _refuse_code_of(received, name, folders)
-    spec = PathFinder.find_spec(top, folders)
-    if spec is not None:
-        _make_way(top, spec.origin)
-    with _importable(folders):
+    top = name.partition(".")[0]
+    own = make_way(top, folders)
+    with importable(folders):
         try:
-            module = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                raise ConfigError(f"{name} imports {error.name!r}, and there is no such module") from error
+            module = imported(name)
+        except ModuleNotFoundError:
             raise ConfigError(
                 f"no module {name!r}; looked in {', '.join(folders)}, and among installed packages"
             ) from None
-        except Exception as error:  # a user's file may fail in any way
-            raise ConfigError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
-    if spec is not None:
-        _from_folders.add(top)
+    if own:
+        note_own(top)
     return module
-
-
-def _make_way(top: str, origin: str | None) -> None:
-    """Forget a module of the same name from another folder, unless it is not a user's."""
-    loaded = sys.modules.get(top)
-    if loaded is None or origin is None or getattr(loaded, "__file__", None) == origin:
-        return
-    if top not in _from_folders:
-        raise ConfigError(f"{origin} has the name of a module that is in use already ({loaded!r}); rename it")
-    for name in [name for name in sys.modules if name == top or name.startswith(f"{top}.")]:
-        del sys.modules[name]
-
-
-@contextmanager
-def _importable(folders: list[str]) -> Iterator[None]:
-    """Let modules be imported from these folders first, within the block."""
-    sys.path[:0] = folders
-    try:
-        yield
-    finally:
-        # Not restored as a whole: what the user's file itself adds to the path is to stay.
-        for folder in folders:
-            sys.path.remove(folder)
 
 
 def _checked_class(kind: PluginKind, found: object, name: str) -> type[Any]:

@@ -31,7 +31,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import torch
 from pydantic import (
@@ -55,6 +55,7 @@ from pydantic_core import ErrorDetails
 from torch import nn
 
 from splitvfl.claims import claims_of
+from splitvfl.config.module_sources import sources_in_force, untrusted_run
 from splitvfl.config.named import Named, NamedSection, refusal
 from splitvfl.config.registry import PluginKind, arguments_of, check_options, construct, find, resolve
 from splitvfl.config.yaml import Document, Place, parse_override, place_in, to_yaml
@@ -103,6 +104,9 @@ __all__ = [
     "parse_config",
     "parse_defenses",
 ]
+
+RUN_HEADER: Final = "# All settings of this run, written by splitvfl.\n"
+"""The first line of the settings that a run writes into its folder."""
 
 # Sections whose name alone may stand for them.
 _NAMED_SECTIONS = ("data", "model", "exchange")
@@ -890,7 +894,8 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
         overrides: Settings to change, as ``train.epochs=3``; values are YAML. They come last, in their order.
 
     Raises:
-        ConfigError: If the file cannot be read, or anything in it is wrong: one line for each mistake.
+        ConfigError: If the file cannot be read, or anything in it is wrong: one line for each mistake. Of the file that
+            a run wrote into its folder, that is a class from anywhere but the current folder, too.
     """
     file = Path(path)
     try:
@@ -902,7 +907,10 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: expected text in UTF-8, got the byte 0x{error.object[error.start]:02x}") from None
-    return parse_config(text, source=file, overrides=overrides)
+    if not text.startswith(RUN_HEADER) or sources_in_force() is not None:
+        return parse_config(text, source=file, overrides=overrides)
+    with untrusted_run(file.parent, remedy=f"if {file} is yours, copy it beside your own modules and name the copy"):
+        return parse_config(text, source=file, overrides=overrides)
 
 
 def parse_config(
@@ -949,6 +957,15 @@ def parse_config(
         for penalty, found in zip(party.penalties, penalties[name], strict=True):
             _with_found(penalty, found)
     return config
+
+
+def classes_named(tree: Any) -> set[str]:
+    """Return every ``module:Class`` that settings name, at any depth."""
+    if isinstance(tree, dict):
+        name = tree.get("name")
+        own = {name} if isinstance(name, str) and ":" in name else set()
+        return own.union(*map(classes_named, tree.values()))
+    return set().union(*map(classes_named, tree)) if isinstance(tree, list) else set()
 
 
 def config_to_yaml(config: ExperimentConfig) -> str:

@@ -286,49 +286,66 @@ def test_attacks_that_are_gone_do_not_matter_and_models_that_are_gone_are_named(
     load_run("runs/credit")
 
     path.write_text(text.replace("defenses: []", "defenses: [{name: 'gone:Defense'}]"))
-    with pytest.raises(ConfigError, match=r"no module 'gone'(.|\n)*looked for in .*--modules"):
+    with pytest.raises(ConfigError, match=r"no module 'gone' in .*--modules FOLDER"):
         load_run("runs/credit")
 
 
-EVIL = "from pathlib import Path\nPath('executed').write_text('')\n" + "class Net:\n    def make_bottom(self): ...\n"
+EVIL = "from pathlib import Path\nPath('executed').touch()\nclass X:\n    def __call__(self, *_): ...\n"
+# The constructor of this installed class evaluates text.
+LAMBDA = "name: 'sympy:Lambda', signature: x, expr: \"__import__('pathlib').Path('executed').touch()\""
+NAMED = {
+    "in the run": ("defenses: []", "defenses: [{name: 'runs.credit.evil:X'}]"),
+    "above it": ("defenses: []", "defenses: [{name: 'runs.credit.evil.x:X'}]"),
+    "installed": ("defenses: []", f"defenses: [{{{LAMBDA}}}]"),
+    "a model": ("name: mlp", LAMBDA.replace(", ", "\n  ")),
+    "an optimiser": ("name: adam", LAMBDA),
+}
+COMMANDS = {
+    "predict": ["predict", "runs/credit", "--records", "new.csv", "--out", "s.csv"],
+    "audit": ["audit", "runs/credit", "--draws", "10"],
+    "reconstruct": ["reconstruct", "runs/credit"],
+    "distill": ["distill", "runs/credit"],
+    "serve": ["serve", "runs/credit"],
+    "check": ["check", "runs/credit/experiment.yaml"],
+    "train": ["train", "runs/credit/experiment.yaml", "--out", "runs/again"],
+    "resume": ["train", "credit.yaml", "--out", "runs/credit", "--resume"],
+}
 
 
-@pytest.mark.parametrize(
-    ("place", "where", "named", "modules"),
-    [
-        ("runs/credit", "runs/credit", "evilmod", None),  # the current folder is the run's
-        ("runs/credit", "runs/credit", "evilmod", "../../own"),  # and is not looked into beside another
-        ("runs/credit", ".", "evilmod", "runs/credit"),
-        ("runs/credit/model", ".", "evilmod", "runs/credit/model"),
-        ("runs/credit", ".", "runs.credit.evilmod", None),  # a folder is a package
-        ("runs/credit", "runs", "credit.evilmod", None),
-        ("runs", "runs", "evilmod", "../own"),  # the current folder beside the one that was named
-    ],
-)
-def test_no_code_comes_from_a_run(
-    place: str,
-    where: str,
-    named: str,
-    modules: str | None,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("named", NAMED)
+def test_no_command_executes_what_the_settings_of_a_run_name(
+    named: str, command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("own").mkdir()
-    (folder / place / "evilmod.py").write_text(EVIL)
-    settings = folder / "runs/credit/experiment.yaml"
-    settings.write_text(settings.read_text().replace("defenses: []", f"defenses: [{{name: '{named}:Net'}}]"))
-    monkeypatch.chdir(where)
     monkeypatch.setattr("sys.dont_write_bytecode", True)
-    more = [] if modules is None else ["--modules", modules]
+    (folder / "runs/credit/evil.py").write_text(EVIL)
+    settings = folder / "runs/credit/experiment.yaml"
+    before = settings.read_text()
+    settings.write_text(before.replace(*NAMED[named]))
+    assert settings.read_text() != before
 
-    code = main(["predict", str(folder / "runs/credit"), "--records", str(folder / "new.csv"), "--out", "s.csv", *more])
-
-    assert code == 2
+    assert main(COMMANDS[command]) == 2
     assert not list(folder.rglob("executed"))
     told = capsys.readouterr().err
-    assert "--modules" in told
-    assert ("no module" if modules is not None and "own" in modules else "the run's own folder") in told
+    assert "Traceback" not in told
+    assert "evil" in told or "sympy" in told
+
+
+def test_own_hooks_of_a_run_are_found_where_the_command_runs(folder: Path) -> None:
+    settings = folder / "runs/credit/experiment.yaml"
+    settings.write_text(settings.read_text().replace("defenses: []", "defenses: [{name: 'my_round_off:Halved'}]"))
+    code = (
+        "class Halved:\n    crossing = 'activation'\n    def __call__(self, message, secrets, /): return message / 2\n"
+    )
+    (folder / "own").mkdir()
+    (folder / "own/my_round_off.py").write_text(code)
+
+    with pytest.raises(ConfigError, match=r"no module 'my_round_off'"):
+        load_run("runs/credit")
+    elsewhere = load_run("runs/credit", modules="own").predict("new.csv")
+    (folder / "my_round_off.py").write_text(code)
+    assert torch.equal(load_run("runs/credit").predict("new.csv"), elsewhere)
+    assert main([*COMMANDS["predict"], "--modules", "own"]) == 0
 
 
 def test_a_run_that_names_no_module_is_read_from_within(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
