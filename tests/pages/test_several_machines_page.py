@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -253,7 +254,12 @@ def test_the_image_holds_what_the_lock_files_hold_and_runs_as_the_user_of_the_ma
     lines = text.replace("\\\n", " ").splitlines()
     copied = [line.split()[1:-1] for line in lines if line.startswith("COPY ") and "--from" not in line]
     assert [name for names in copied for name in names if not (checkout / name).exists()] == []
-    assert {"attacks", "defenses", "models", "splitvfl"} <= {name for names in copied for name in names}
+    # What the build itself says it needs, so that a new folder of code cannot be forgotten.
+    project = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = {*wheel["packages"], *wheel["force-include"], project["project"]["readme"], "pyproject.toml"}
+    needed.update(project["project"]["license-files"])
+    assert needed <= {name for names in copied for name in names}
     installs = re.findall(r"pip install (.*)", text)
     # Each by its hash; the last is the project itself, for which nothing is fetched.
     assert all("--require-hashes --no-deps" in one for one in installs[:-1])
