@@ -171,7 +171,7 @@ def logistic_loss(approximation: Approximation) -> Loss:
     """
     if checked_approximation(approximation) == "exact":
         return Logistic()
-    return ApproximateLogistic(partial(approximate_loss, approximation=approximation))
+    return ApproximateLogistic(partial(approximate_loss, approximation=approximation), approximation)
 
 
 def checked_approximation(approximation: Approximation) -> Approximation:

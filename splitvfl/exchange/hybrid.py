@@ -74,7 +74,7 @@ class Hybrid(EncryptedExchange):
         epsilon: ε of the randomised response on which records are used: a bit is kept with ``p = e^ε / (1 + e^ε)``,
             which rounds to 1 above 36. It is no ε of labels.
         share: What share of a batch is meant to be used, q, below ½.
-        approximation: The sigmoid's in the loss of the active party's task.
+        approximation: The sigmoid's in the loss of the active party's task; another one there is refused.
         selection_seed_for_experiments: Makes the label party's draws repeatable, and no secret to who knows it;
             ``null``: they follow from a key that it draws from the operating system's entropy; in one process
             ``train.noise_seed_for_experiments``, where it is set, fixes them with the noise.

@@ -35,8 +35,13 @@ def weight_of(party: PassiveParty, exchange: str) -> nn.Parameter:
     return parameters[0]
 
 
-def check_top(party: ActiveParty, exchange: str) -> None:
-    """Check that the active party's top adds up logits, and that its task is binary.
+def check_top(party: ActiveParty, exchange: str, approximation: str | None) -> None:
+    """Check that the active party's top adds up logits, and that its task is binary, with the exchange's loss.
+
+    Args:
+        party: The active party.
+        exchange: Name of the exchange.
+        approximation: The sigmoid's in the gradient that the exchange takes from the loss; ``None``: it takes none.
 
     Raises:
         ConfigError: If it is not so, or a defense of its labels has a loss of its own.
@@ -51,6 +56,13 @@ def check_top(party: ActiveParty, exchange: str) -> None:
         raise ConfigError(
             f"exchange {exchange} trains logistic regression: expected a top that adds up logits (LinearTop) at "
             f"{party.name}, got {type(party.top).__name__}; choose model logistic-regression"
+        )
+    given = getattr(party.task.loss, "approximation", approximation)
+    if approximation is not None and given != approximation:
+        raise ConfigError(
+            f"exchange {exchange}: expected a loss with the {approximation} sigmoid at {party.name}, got one with the "
+            f"{given} sigmoid; give ActiveParty(..., task=Binary(logistic_loss({approximation!r}))), or the exchange "
+            f"approximation={given!r}"
         )
 
 

@@ -33,7 +33,7 @@ class Oracle(Exchange):
     In a file: ``exchange: oracle``
 
     Args:
-        approximation: The sigmoid's in the loss of the active party's task.
+        approximation: The sigmoid's in the loss of the active party's task; another one there is refused.
         own_part: As for :class:`~splitvfl.exchange.split.Split`.
     """
 
@@ -61,7 +61,7 @@ class Oracle(Exchange):
         Raises:
             ConfigError: If its top does not add up logits, or its task is not binary.
         """
-        check_top(party, self.name)
+        check_top(party, self.name, self.approximation)
         return ActiveSide(party, self.own_part)
 
     def passive(self, party: PassiveParty, active: str) -> Side:

@@ -327,7 +327,7 @@ class EncryptedExchange(Exchange):
                 what these would be under other labels.
             DataError: If an entry of columns that it computes with exceeds the agreed limit.
         """
-        check_top(party, self.name)
+        check_top(party, self.name, None if self.hides_parts else self.approximation)
         check_defenses(party, self.name)
         if self.computes_at_active:
             self.encryption.check_columns(party.data)

@@ -62,7 +62,7 @@ class Residue(EncryptedExchange):
     In a file: ``exchange: {name: residue, encryption: {key_bits: 3072}}``
 
     Args:
-        approximation: The sigmoid's in the loss of the active party's task.
+        approximation: The sigmoid's in the loss of the active party's task; another one there is refused.
         sum_noise: Noise that is calculated for the privacy loss of a label, on the sums that are opened; ``null``:
             none. An experiment calculates it, and nothing else does. With ``own_part: sent`` the active party's own
             weights learn from a noisy sum of its own.

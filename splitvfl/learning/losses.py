@@ -87,6 +87,7 @@ class Logistic(Loss):
     labels = "binary"
     link = "sigmoid"
     is_logistic = True
+    approximation = "exact"
 
     def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
         """Return the mean loss."""
@@ -102,12 +103,13 @@ class ApproximateLogistic(Logistic):
 
     Args:
         record_loss: Returns each record's loss, ``(n,)``, of logits ``(n,)`` and labels −1 and +1, ``(n,)``.
+        approximation: Name of the sigmoid's approximation in its gradient.
     """
 
     is_logistic = True
 
-    def __init__(self, record_loss: Callable[[Tensor, Tensor], Tensor]) -> None:
-        self._record_loss = record_loss
+    def __init__(self, record_loss: Callable[[Tensor, Tensor], Tensor], approximation: str = "custom") -> None:
+        self._record_loss, self.approximation = record_loss, approximation
 
     def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
         """Return the mean loss."""

@@ -36,7 +36,7 @@ def data_of(name: str, width: int, *, labels: bool = False, records: int = RECOR
 
 
 def trainer_of(
-    exchange: Exchange,
+    exchange: Exchange | Mapping[str, Exchange],
     widths: Mapping[str, int],
     *,
     approximation: str = "taylor",
@@ -48,6 +48,9 @@ def trainer_of(
     **options: object,
 ) -> Trainer:
     torch.manual_seed(7)
+    for one in exchange.values() if isinstance(exchange, Mapping) else (exchange,):
+        if not one.hides_parts:  # its residues are those of the loss
+            one.approximation = approximation  # type: ignore[assignment]  # checked where it is used
     sgd = partial(torch.optim.SGD, lr=RATE)
     top = LinearTop(len(widths), active_inputs=own, intercept=intercept)
     return Trainer(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -9,16 +12,18 @@ import torch
 from splitvfl.attacks import LabelSumAttack, NormAttack, ResidueSolvingAttack
 from splitvfl.defenses import Isotropic, MemoisedResponse
 from splitvfl.errors import ConfigError, CryptoError, DataError
-from splitvfl.exchange.base import Exchange
+from splitvfl.exchange.base import Approximation, Exchange
 from splitvfl.exchange.coordinator import Coordinator
+from splitvfl.exchange.hybrid import Hybrid
 from splitvfl.exchange.oracle import Oracle
 from splitvfl.exchange.paillier import InsecureEncryption
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.split import Split
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import Secrets
+from splitvfl.learning.tasks import Binary
 from splitvfl.messaging.messages import Message
-from splitvfl.models import MLP, LinearTop
+from splitvfl.models import MLP, Linear, LinearTop, logistic_loss
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run.trainer import Trainer
 from tests.exchange.logistic import (
@@ -60,6 +65,29 @@ def test_residues_of_the_exact_sigmoid(name: str) -> None:
     trainer.fit(2)
     for party, weight in weights_of(trainer).items():
         assert np.allclose(weight.numpy(), expected[party], rtol=0, atol=ROUNDING), party
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Oracle,
+        partial(Residue, rows=8, encryption=SHORT),
+        partial(Hybrid, rows=8, epsilon=1.0, share=0.3, encryption=SHORT),
+    ],
+)
+@pytest.mark.parametrize(("announced", "trained"), [("taylor", "exact"), ("exact", "taylor"), ("piecewise", "taylor")])
+def test_an_exchange_does_not_announce_another_sigmoid_than_is_trained(
+    make: Callable[..., Exchange], announced: Approximation, trained: Approximation
+) -> None:
+    def made(approximation: Approximation) -> Trainer:
+        top, task = LinearTop(1, active_inputs=3), Binary(logistic_loss(trained))
+        active = ActiveParty(data_of("bank", 3, labels=True), top, task=task)
+        passive = PassiveParty(data_of("lab", 4), Linear(4))
+        return Trainer(active, {"lab": passive}, exchange=make(approximation=approximation), batch_size=8)
+
+    with pytest.raises(ConfigError, match=f"expected a loss with the {announced} sigmoid at bank, got .* {trained}"):
+        made(announced)
+    assert made(trained).exchange.approximation == trained
 
 
 def test_the_oracle_is_split_learning_of_a_linear_model() -> None:
