@@ -11,13 +11,12 @@ import inspect
 import json
 import os
 from collections.abc import Callable, Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
-from splitvfl.config.sections import ExperimentConfig, FoundHook
-from splitvfl.errors import CheckpointError
+from splitvfl.config.sections import ExperimentConfig, FoundHook, HookConfig
+from splitvfl.errors import CheckpointError, ConfigError
 from splitvfl.system.private_folder import write_new
 
 KEY_FILE: Final = "noise.key"
@@ -74,7 +73,7 @@ def noise_settings(config: ExperimentConfig, *, id_column: str | None, case: str
     """
     return {
         "defenses": [
-            _described(hook.name, found)
+            _described(hook, found, config.source)
             for hook in config.defenses
             if (found := hook.found("defenses", config.folder)).crossing == "activation" and "prediction" in hook.phases
         ],
@@ -88,23 +87,55 @@ def score_noise_settings(config: ExperimentConfig) -> dict[str, object]:
     """Return what memoised noise on scores depends on beside a record's logits, so that it can be written in JSON."""
     return {
         "defenses": [
-            _described(hook.name, found)
+            _described(hook, found, config.source)
             for hook in config.defenses
             if (found := hook.found("defenses", config.folder)).crossing == "scores"
         ]
     }
 
 
-def _described(name: str, found: FoundHook) -> dict[str, object]:
-    """Return a defense with all its options, those included that are as they are by default."""
-    options = inspect.signature(found.factory).bind(**found.options)
-    options.apply_defaults()
-    return {"name": name, "options": dict(options.arguments)}
+def _described(hook: HookConfig, found: FoundHook, source: str) -> dict[str, object]:
+    """Return a defense with all its options, those included that are as they are by default.
+
+    An option that its constructor wants as something that JSON cannot write, a ``Decimal`` say, is described as the
+    file writes it, and apart: no plain option is described alike.
+
+    Raises:
+        ConfigError: If a default is none that JSON can write.
+    """
+    bound = inspect.signature(found.factory).bind(**found.options)
+    bound.apply_defaults()
+    plain = {name: value for name, value in bound.arguments.items() if _is_plain(value)}
+    others = [name for name in bound.arguments if name not in plain]
+    for name in others:
+        if name not in hook.options:
+            raise ConfigError(
+                f"{source}: defenses: {hook.name}: noise of answers follows from every option, and JSON cannot write "
+                f"the default of `{name}`, a {type(bound.arguments[name]).__qualname__}; write it in the file, or give "
+                "the constructor a number, a text or None as its default"
+            )
+    described: dict[str, object] = {"name": hook.name, "options": plain}
+    return described | ({"as written": {name: hook.options[name] for name in others}} if others else {})
 
 
-def as_bytes(settings: Mapping[str, object]) -> bytes:
-    """Return settings as what noise is derived from: equal settings give equal bytes."""
-    return json.dumps(settings, sort_keys=True, default=lambda value: type(value).__qualname__).encode()
+def _is_plain(value: object) -> bool:
+    """Return whether JSON writes all of a value, so that two values of one option that differ have other bytes."""
+    if isinstance(value, Enum):  # one whose members are numbers or texts is written as these
+        return isinstance(value, (int, float, str)) and value == value.value
+    if getattr(value, "__dict__", None):  # a number or a list of a class of its own, that holds more
+        return False
+    if isinstance(value, dict):
+        # Keys of several types have no order.
+        keys = all(not isinstance(key, tuple) and _is_plain(key) for key in value)
+        return keys and len(set(map(type, value))) <= 1 and all(map(_is_plain, value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def as_bytes(settings: object) -> bytes:
+    """Return settings as what noise is derived from: equal settings give equal bytes, and others give others."""
+    return json.dumps(settings, sort_keys=True).encode()
 
 
 def note_settings(
@@ -121,9 +152,10 @@ def note_settings(
     Raises:
         CheckpointError: If the file is damaged, or cannot be read or written.
     """
-    path, current = folder / SETTINGS_FILE, json.loads(as_bytes(settings))
+    path, current = folder / SETTINGS_FILE, as_bytes(settings)
     known = _known(path)
-    if current in known:
+    # As bytes: Python calls 1, 1.0 and True equal, and noise is other under each.
+    if current in map(as_bytes, known):
         return
     if known or (folder / KEY_FILE).exists():
         before = f"{len(known)} before" if known else "answers were given before it was kept"
@@ -131,15 +163,18 @@ def note_settings(
             f"{what} are other than before: every record gets other noise, and whoever has earlier answers sees it "
             f"once more ({path}: {before})"
         )
-    _write(path, [*known, current])
+    _write(path, [*known, json.loads(current)])
 
 
 def _known(path: Path) -> list[Any]:
     if not path.exists():
         return []
     try:
-        return msgspec.json.decode(path.read_bytes(), type=list[Any])
-    except (OSError, msgspec.DecodeError) as error:
+        known = json.loads(path.read_bytes())
+        if not isinstance(known, list):
+            raise ValueError(f"expected a list, got {type(known).__name__}")
+        return known
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{path} does not hold the settings that noise was drawn under: {error}; bring it back, or move it away, "
             "and the next start says that records are seen once more"
