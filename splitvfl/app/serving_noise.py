@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
@@ -17,10 +18,13 @@ from typing import Any, Final
 
 from splitvfl.config.sections import ExperimentConfig, FoundHook, HookConfig
 from splitvfl.errors import CheckpointError, ConfigError
+from splitvfl.hooks import Crossing
+from splitvfl.run.half_folder import file_digest
 from splitvfl.system.private_folder import write_new
 
 KEY_FILE: Final = "noise.key"
 SETTINGS_FILE: Final = "noise.json"
+CODE_FILE: Final = "noise-code.json"
 
 OF_ACTIVATIONS: Final = "the defenses of the activation, activation_clip, the id column or the letter case of ids"
 OF_SCORES: Final = "the defenses of scores"
@@ -72,11 +76,7 @@ def noise_settings(config: ExperimentConfig, *, id_column: str | None, case: str
         case: Whether letter case counts in them.
     """
     return {
-        "defenses": [
-            _described(hook, found, config.source)
-            for hook in config.defenses
-            if (found := hook.found("defenses", config.folder)).crossing == "activation" and "prediction" in hook.phases
-        ],
+        "defenses": [_described(hook, found, config.source) for hook, found in _acting(config, "activation")],
         "activation_clip": config.exchange.activation_clip,
         "id_column": id_column,
         "letter_case": "kept" if id_column is None else case,
@@ -85,13 +85,13 @@ def noise_settings(config: ExperimentConfig, *, id_column: str | None, case: str
 
 def score_noise_settings(config: ExperimentConfig) -> dict[str, object]:
     """Return what memoised noise on scores depends on beside a record's logits, so that it can be written in JSON."""
-    return {
-        "defenses": [
-            _described(hook, found, config.source)
-            for hook in config.defenses
-            if (found := hook.found("defenses", config.folder)).crossing == "scores"
-        ]
-    }
+    return {"defenses": [_described(hook, found, config.source) for hook, found in _acting(config, "scores")]}
+
+
+def _acting(config: ExperimentConfig, crossing: Crossing) -> list[tuple[HookConfig, FoundHook]]:
+    """Return the defenses of one kind of message that act in predictions."""
+    found = [(hook, hook.found("defenses", config.folder)) for hook in config.defenses]
+    return [(hook, one) for hook, one in found if one.crossing == crossing and "prediction" in hook.phases]
 
 
 def _described(hook: HookConfig, found: FoundHook, source: str) -> dict[str, object]:
@@ -164,6 +164,40 @@ def note_settings(
             f"once more ({path}: {before})"
         )
     _write(path, [*known, json.loads(current)])
+
+
+def note_code(folder: Path, config: ExperimentConfig, crossing: Crossing, notify: Callable[[str], None]) -> None:
+    """Keep digests of the files of custom defenses beside the key, and say so if one has changed.
+
+    Noise does not follow from them: every other comment would be one more look at every record.
+
+    Args:
+        folder: Where the key is, or will be.
+        config: The party's settings.
+        crossing: Of which defenses.
+        notify: Told in one line for each that has changed.
+
+    Raises:
+        CheckpointError: If the file is damaged, or cannot be read or written.
+    """
+    known = _known(folder / CODE_FILE)
+    new: list[dict[str, str]] = []
+    for hook, found in _acting(config, crossing):
+        file = getattr(sys.modules.get(found.factory.__module__), "__file__", None)
+        if file is None or found.factory.__module__.partition(".")[0] == "splitvfl":
+            continue
+        current = {"name": hook.name, "sha256": file_digest(Path(file))}
+        if current in (*known, *new):
+            continue
+        if any(one.get("name") == hook.name for one in known if isinstance(one, dict)):
+            notify(
+                f"the code of {hook.name} ({Path(file).name}) is other than before, and its noise is the same: if it "
+                "does something else to a record now, give the class another name, so that every record gets other "
+                "noise; else whoever has earlier answers can compute activations"
+            )
+        new.append(current)
+    if new:
+        _write(folder / CODE_FILE, [*known, *new])
 
 
 def _known(path: Path) -> list[Any]:

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from splitvfl.app.serving_noise import (
+    CODE_FILE,
     KEY_FILE,
     SETTINGS_FILE,
     as_bytes,
     noise_settings,
+    note_code,
     note_settings,
     score_noise_settings,
 )
@@ -361,6 +363,28 @@ def test_who_has_served_under_an_option_by_its_type_is_told_that_records_are_see
     (tmp_path / KEY_FILE).write_bytes(KEY)
     now = settings_of("{name: 'noise_hooks:Own', sigma: 0.5}", tmp_path)
     assert told_of(tmp_path, now, now) == [1, 0]
+
+
+def test_a_change_of_a_custom_defenses_code_is_told_once(tmp_path: Path) -> None:
+    """Its name and options say nothing of it, and noise stays the same."""
+    hooks = "{name: 'noise_hooks:Own'}, {name: gaussian-ir, clip: 1.0, sigma: 0.5}, {name: 'noise_hooks:OnScores'}"
+    config = config_with(hooks, tmp_path)
+    told: list[str] = []
+
+    def starts(count: int = 1) -> int:
+        told.clear()
+        for _ in range(count):
+            note_code(tmp_path, config, "activation", told.append)
+        return len(told)
+
+    assert starts(2) == 0
+    (tmp_path / "noise_hooks.py").write_text(HOOKS.replace("or 1.0", "or 2.0"))
+    assert starts() == 1
+    assert told[0].startswith("the code of noise_hooks:Own (noise_hooks.py) is other than before")
+    assert starts(2) == 0
+    assert [one["name"] for one in json.loads((tmp_path / CODE_FILE).read_text())] == ["noise_hooks:Own"] * 2
+    note_code(tmp_path, config, "scores", told.append)  # met for the first time
+    assert told == []
 
 
 @pytest.mark.parametrize("content", ["{", "{}", "3", "[" * 100_000, '["\xff'])
