@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -48,11 +49,21 @@ from splitvfl.learning.precision import widened
 from splitvfl.learning.randomness import derive_seed, entropic_generator
 from splitvfl.learning.sampling import drawing_device
 from splitvfl.privacy.sampling import Keystream
+from splitvfl.system.forks import forks
 from splitvfl.team.team import Alone, Team
+
+# Of a defense that is attached without a seed, before it has drawn anything.
+_NOTHING_DRAWN: Mapping[str, Any] = MappingProxyType(
+    {"_generator": None, "_saved": None, "_keystream": None, "_goes_on_without": False}
+)
 
 
 class _Attached:
-    """One defense with its generator and its name in the logs."""
+    """One defense with its generator and its name in the logs.
+
+    Without a seed, nothing goes on with its noise but itself, and whoever loads its state: a copy, an unpickled one and
+    a forked child draw noise of their own. The same on two messages would tell both.
+    """
 
     def __init__(self, defense: Defense, label: str, seed: int | None) -> None:
         self.defense = defense
@@ -67,9 +78,21 @@ class _Attached:
         self._saved: Tensor | None = None
         self._keystream: Keystream | None = None
         self._goes_on_without = False
+        self._forks = forks()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy has, and an unpickled one."""
+        return {**vars(self), **({} if self._seed is not None else _NOTHING_DRAWN)}
+
+    def _leave_to_the_parent(self) -> None:
+        """In a forked child, forget what the parent draws from."""
+        if self._seed is None and self._forks != forks():
+            vars(self).update(_NOTHING_DRAWN)
+        self._forks = forks()
 
     def keystream(self) -> Keystream | None:
         """Return where the noise comes from unless it has a seed: a stream whose key nobody else has."""
+        self._leave_to_the_parent()
         if self._keystream is None and self._seed is None and not self._goes_on_without:
             self._keystream = Keystream()
         return self._keystream
@@ -79,6 +102,7 @@ class _Attached:
 
         The same noise on two rows of a step could be subtracted.
         """
+        self._leave_to_the_parent()
         device = drawing_device(device)
         if self._generator is None or self._generator.device.type != device.type:
             if self._saved is not None:
@@ -92,6 +116,7 @@ class _Attached:
         return self._generator
 
     def state_dict(self) -> dict[str, Any]:
+        self._leave_to_the_parent()
         state: dict[str, Any] = {
             "seed": self._seed,
             "generator": self._saved if self._generator is None else self._generator.get_state(),
@@ -103,6 +128,7 @@ class _Attached:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._seed, self._saved, self._generator = state["seed"], state["generator"], None
+        self._forks = forks()
         stream = state.get("keystream")
         self._keystream = None if stream is None else Keystream.from_state(stream)
         # A state of before there were keystreams: with a new one, each time that a run goes back to it would draw other
