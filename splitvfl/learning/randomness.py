@@ -173,6 +173,8 @@ class PartyRandom:
         """Keep a state of the CUDA generator too."""
         if self._cuda is None:
             self._cuda = torch.Generator("cuda").manual_seed(self._seed).get_state()
+            if self._drawn_for is not None:
+                self._drawn_for = torch.device("cuda")
 
     def __enter__(self) -> None:
         self._leave_to_the_parent()
