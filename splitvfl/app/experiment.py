@@ -338,7 +338,12 @@ def _differing(before: Any, now: Any, key: str = "") -> list[str]:
     if isinstance(before, dict) and isinstance(now, dict):
         names = sorted({*before, *now})
         return [found for name in names for found in _differing(before.get(name), now.get(name), f"{key}.{name}")]
-    return [] if before == now else [key.removeprefix(".")]
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        same = not any(map(_differing, before, now))
+    else:  # a number that is none is itself, and a truth value no number
+        same = before == now if before == before else now != now
+        same = same and isinstance(before, bool) == isinstance(now, bool)
+    return [] if same else [key.removeprefix(".")]
 
 
 def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path | None = None) -> Trainer:

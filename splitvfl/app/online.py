@@ -22,7 +22,7 @@ from splitvfl.app.promised_predictions import NOT_COVERED, AfterTraining, on_req
 from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.saved_model import HALF_FILE, load_half
 from splitvfl.app.serving import PredictionFiles, defend_predictions, partners_of, records_to_score
-from splitvfl.app.serving_noise import KEY_FILE, as_bytes, noise_key, noise_settings, note_settings
+from splitvfl.app.serving_noise import KEY_FILE, as_bytes, noise_key, noise_settings, note_code, note_settings
 from splitvfl.config.module_sources import Modules, untrusted_run
 from splitvfl.config.sections import ExperimentConfig, NetworkConfig, load_config
 from splitvfl.data.alignment import read_alignment
@@ -237,6 +237,7 @@ class _Preparation:
         close_folder(folder)
         drawn_under = self._noise_settings()
         note_settings(folder, drawn_under, self.notify)
+        note_code(folder, self.config, "activation", self.notify)
         answers = RecordAnswers(
             party,
             self._index(own),

@@ -28,7 +28,7 @@ from splitvfl.errors import ArgumentError, ConfigError, DataError, SplitVFLError
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.learning.losses import Loss
 from splitvfl.learning.precision import narrow_dtype
-from splitvfl.learning.randomness import PartyRandom, entropic_generator
+from splitvfl.learning.randomness import EntropicGenerator, PartyRandom
 from splitvfl.learning.sampled import sampled_layers
 from splitvfl.learning.tasks import Task, task_for
 from splitvfl.party.party import ActiveParty, PassiveParty
@@ -137,7 +137,7 @@ class SavedHalf:
             party = PassiveParty(data, module)
         for layer in sampled_layers(module):
             # A state that all know would let a partner compute the noise, and take it off.
-            layer.generator = entropic_generator(device)
+            layer.generator = EntropicGenerator(device)
         party.prepare(
             seed=0, device=device, autocast=narrow_dtype(self.schema.autocast), wire=narrow_dtype(self.schema.wire)
         )

@@ -12,7 +12,15 @@ import torch
 
 from splitvfl.app.addresses import PREDICTION, AddressBook
 from splitvfl.app.saved_model import SavedHalf
-from splitvfl.app.serving_noise import KEY_FILE, OF_SCORES, as_bytes, noise_key, note_settings, score_noise_settings
+from splitvfl.app.serving_noise import (
+    KEY_FILE,
+    OF_SCORES,
+    as_bytes,
+    noise_key,
+    note_code,
+    note_settings,
+    score_noise_settings,
+)
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.cut.memoised import MemoisedNoise, check_memoised
 from splitvfl.errors import ArgumentError, ConfigError
@@ -51,6 +59,7 @@ def memoised_noise(
     folder, settings = run / SCORE_NOISE_FOLDER, score_noise_settings(config)
     close_folder(folder)
     note_settings(folder, settings, notify, what=OF_SCORES)
+    note_code(folder, config, "scores", notify)
     return MemoisedNoise(noise_key(folder / KEY_FILE, notify), as_bytes(settings))
 
 

@@ -10,18 +10,21 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
-from splitvfl.config.sections import ExperimentConfig, FoundHook
-from splitvfl.errors import CheckpointError
+from splitvfl.config.sections import ExperimentConfig, FoundHook, HookConfig
+from splitvfl.errors import CheckpointError, ConfigError
+from splitvfl.hooks import Crossing
+from splitvfl.run.half_folder import file_digest
 from splitvfl.system.private_folder import write_new
 
 KEY_FILE: Final = "noise.key"
 SETTINGS_FILE: Final = "noise.json"
+CODE_FILE: Final = "noise-code.json"
 
 OF_ACTIVATIONS: Final = "the defenses of the activation, activation_clip, the id column or the letter case of ids"
 OF_SCORES: Final = "the defenses of scores"
@@ -73,11 +76,7 @@ def noise_settings(config: ExperimentConfig, *, id_column: str | None, case: str
         case: Whether letter case counts in them.
     """
     return {
-        "defenses": [
-            _described(hook.name, found)
-            for hook in config.defenses
-            if (found := hook.found("defenses", config.folder)).crossing == "activation" and "prediction" in hook.phases
-        ],
+        "defenses": [_described(hook, found, config.source) for hook, found in _acting(config, "activation")],
         "activation_clip": config.exchange.activation_clip,
         "id_column": id_column,
         "letter_case": "kept" if id_column is None else case,
@@ -86,25 +85,57 @@ def noise_settings(config: ExperimentConfig, *, id_column: str | None, case: str
 
 def score_noise_settings(config: ExperimentConfig) -> dict[str, object]:
     """Return what memoised noise on scores depends on beside a record's logits, so that it can be written in JSON."""
-    return {
-        "defenses": [
-            _described(hook.name, found)
-            for hook in config.defenses
-            if (found := hook.found("defenses", config.folder)).crossing == "scores"
-        ]
-    }
+    return {"defenses": [_described(hook, found, config.source) for hook, found in _acting(config, "scores")]}
 
 
-def _described(name: str, found: FoundHook) -> dict[str, object]:
-    """Return a defense with all its options, those included that are as they are by default."""
-    options = inspect.signature(found.factory).bind(**found.options)
-    options.apply_defaults()
-    return {"name": name, "options": dict(options.arguments)}
+def _acting(config: ExperimentConfig, crossing: Crossing) -> list[tuple[HookConfig, FoundHook]]:
+    """Return the defenses of one kind of message that act in predictions."""
+    found = [(hook, hook.found("defenses", config.folder)) for hook in config.defenses]
+    return [(hook, one) for hook, one in found if one.crossing == crossing and "prediction" in hook.phases]
 
 
-def as_bytes(settings: Mapping[str, object]) -> bytes:
-    """Return settings as what noise is derived from: equal settings give equal bytes."""
-    return json.dumps(settings, sort_keys=True, default=lambda value: type(value).__qualname__).encode()
+def _described(hook: HookConfig, found: FoundHook, source: str) -> dict[str, object]:
+    """Return a defense with all its options, those included that are as they are by default.
+
+    An option that its constructor wants as something that JSON cannot write, a ``Decimal`` say, is described as the
+    file writes it, and apart: no plain option is described alike.
+
+    Raises:
+        ConfigError: If a default is none that JSON can write.
+    """
+    bound = inspect.signature(found.factory).bind(**found.options)
+    bound.apply_defaults()
+    plain = {name: value for name, value in bound.arguments.items() if _is_plain(value)}
+    others = [name for name in bound.arguments if name not in plain]
+    for name in others:
+        if name not in hook.options:
+            raise ConfigError(
+                f"{source}: defenses: {hook.name}: noise of answers follows from every option, and JSON cannot write "
+                f"the default of `{name}`, a {type(bound.arguments[name]).__qualname__}; write it in the file, or give "
+                "the constructor a number, a text or None as its default"
+            )
+    described: dict[str, object] = {"name": hook.name, "options": plain}
+    return described | ({"as written": {name: hook.options[name] for name in others}} if others else {})
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether JSON writes all of a value, so that two values of one option that differ have other bytes."""
+    if isinstance(value, Enum):  # one whose members are numbers or texts is written as these
+        return isinstance(value, (int, float, str)) and value == value.value
+    if getattr(value, "__dict__", None):  # a number or a list of a class of its own, that holds more
+        return False
+    if isinstance(value, dict):
+        # Keys of several types have no order.
+        keys = all(not isinstance(key, tuple) and _is_plain(key) for key in value)
+        return keys and len(set(map(type, value))) <= 1 and all(map(_is_plain, value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def as_bytes(settings: object) -> bytes:
+    """Return settings as what noise is derived from: equal settings give equal bytes, and others give others."""
+    return json.dumps(settings, sort_keys=True).encode()
 
 
 def note_settings(
@@ -121,9 +152,10 @@ def note_settings(
     Raises:
         CheckpointError: If the file is damaged, or cannot be read or written.
     """
-    path, current = folder / SETTINGS_FILE, json.loads(as_bytes(settings))
+    path, current = folder / SETTINGS_FILE, as_bytes(settings)
     known = _known(path)
-    if current in known:
+    # As bytes: Python calls 1, 1.0 and True equal, and noise is other under each.
+    if current in map(as_bytes, known):
         return
     if known or (folder / KEY_FILE).exists():
         before = f"{len(known)} before" if known else "answers were given before it was kept"
@@ -131,15 +163,52 @@ def note_settings(
             f"{what} are other than before: every record gets other noise, and whoever has earlier answers sees it "
             f"once more ({path}: {before})"
         )
-    _write(path, [*known, current])
+    _write(path, [*known, json.loads(current)])
+
+
+def note_code(folder: Path, config: ExperimentConfig, crossing: Crossing, notify: Callable[[str], None]) -> None:
+    """Keep digests of the files of custom defenses beside the key, and say so if one has changed.
+
+    Noise does not follow from them: every other comment would be one more look at every record.
+
+    Args:
+        folder: Where the key is, or will be.
+        config: The party's settings.
+        crossing: Of which defenses.
+        notify: Told in one line for each that has changed.
+
+    Raises:
+        CheckpointError: If the file is damaged, or cannot be read or written.
+    """
+    known = _known(folder / CODE_FILE)
+    new: list[dict[str, str]] = []
+    for hook, found in _acting(config, crossing):
+        file = getattr(sys.modules.get(found.factory.__module__), "__file__", None)
+        if file is None or found.factory.__module__.partition(".")[0] == "splitvfl":
+            continue
+        current = {"name": hook.name, "sha256": file_digest(Path(file))}
+        if current in (*known, *new):
+            continue
+        if any(one.get("name") == hook.name for one in known if isinstance(one, dict)):
+            notify(
+                f"the code of {hook.name} ({Path(file).name}) is other than before, and its noise is the same: if it "
+                "does something else to a record now, give the class another name, so that every record gets other "
+                "noise; else whoever has earlier answers can compute activations"
+            )
+        new.append(current)
+    if new:
+        _write(folder / CODE_FILE, [*known, *new])
 
 
 def _known(path: Path) -> list[Any]:
     if not path.exists():
         return []
     try:
-        return msgspec.json.decode(path.read_bytes(), type=list[Any])
-    except (OSError, msgspec.DecodeError) as error:
+        known = json.loads(path.read_bytes())
+        if not isinstance(known, list):
+            raise ValueError(f"expected a list, got {type(known).__name__}")
+        return known
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{path} does not hold the settings that noise was drawn under: {error}; bring it back, or move it away, "
             "and the next start says that records are seen once more"

@@ -487,7 +487,7 @@ class HookConfig(BaseModel):
         at: Of a defense of the activation: in which phases it acts, one or a list; without it in all of them.
     """
 
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True, ser_json_inf_nan="constants")
 
     name: str
     at: Phases = None

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from splitvfl.crypto.key_agreement import AgreementKey
+from splitvfl.errors import CryptoError
+from splitvfl.system.forks import forks
 
 _KEY_BYTES: Final = 32
 
@@ -27,6 +29,9 @@ _K = TypeVar("_K")
 
 class PairKeys(Generic[_K]):
     """One party's keys for one meeting, and how many messages went each way.
+
+    They cannot be copied, and a forked child cannot send under them: two that count for themselves would send two
+    messages under one number, and with AES-GCM that gives the key away.
 
     Args:
         name: The party's.
@@ -70,9 +75,23 @@ class PairKeys(Generic[_K]):
         self.incoming = {other: derived(secret, other, name) for other, secret in secrets.items()}
         self.sent: Counter[str] = Counter()
         self.received: Counter[str] = Counter()
+        self._forks = forks()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("keys of a pair are not copied: two messages would go under one number")
 
     def next_number(self, receiver: str) -> int:
-        """Return the number of the next message to a party, from 0: never the same again."""
+        """Return the number of the next message to a party, from 0: never the same again.
+
+        Raises:
+            CryptoError: If this is a forked child: its parent counts too.
+        """
+        if self._forks != forks():
+            raise CryptoError(
+                f"the keys of {self.name} for what {self.through} passes on belong to the process that this one was "
+                "forked from, which would send under the same numbers; nothing was sent. Begin a meeting in this "
+                "process"
+            )
         number = self.sent[receiver]
         self.sent[receiver] += 1
         return number

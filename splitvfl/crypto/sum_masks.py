@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from splitvfl.crypto.key_agreement import AgreementKey
 from splitvfl.errors import CryptoError
+from splitvfl.system.forks import forks
 
 # Fraction bits of a part: a sum of 2^10 parts of size 2^20 stays below 2^63.
 FRACTION_BITS = 32
@@ -32,13 +34,18 @@ class SumMasks:
     """One sender's masks.
 
     :meth:`masked` may be asked once for what names a message: the same masks on two different parts would tell their
-    difference. A key is for one meeting; by default it is a new one.
+    difference. So they cannot be copied, and a forked child cannot use its parent's. A key is for one meeting; by
+    default it is a new one.
     """
 
     def __init__(self, key: AgreementKey | None = None) -> None:
         self._key = key or AgreementKey()
         self._own = self._key.own
         self._shared: list[tuple[int, bytes]] = []
+        self._forks = forks()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("masks are not copied: two parts under the same masks would tell their difference")
 
     @property
     def public(self) -> Tensor:
@@ -77,8 +84,14 @@ class SumMasks:
             int64, of the same shape.
 
         Raises:
-            CryptoError: If an entry is NaN, infinite or too large.
+            CryptoError: If an entry is NaN, infinite or too large; or this is a forked child, whose parent has the
+                same masks.
         """
+        if self._forks != forks():
+            raise CryptoError(
+                "these masks belong to the process that this one was forked from: on two parts they would tell their "
+                "difference, and nothing was sent. Begin a meeting in this process"
+            )
         values = part.detach().cpu().double()
         largest = values.abs().max().item() if values.numel() else 0.0
         if not largest <= _LARGEST:

@@ -7,7 +7,7 @@ import os
 import secrets as entropy
 import threading
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from splitvfl.errors import PrivacyError
 from splitvfl.privacy.sampling import Keystream
+from splitvfl.system.forks import forks
 
 # Torch's state of a Mersenne twister: 24 bytes of header, then 624 words of 32 bits in 8 bytes each.
 _HEADER, _WORDS = 24, 624
@@ -50,6 +51,28 @@ def entropic_generator(device: torch.device) -> torch.Generator:
     if device.type == "cpu":
         _set_words(generator, os.urandom(4 * _WORDS))
     return generator
+
+
+class EntropicGenerator:
+    """A generator of :func:`entropic_generator` of one's own: copies, unpickled ones and forked children draw another.
+
+    Two that went on with one state would draw the same noise for two messages.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._generator: torch.Generator | None = None
+        self._forks = forks()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        """Return how a copy is made: without the state."""
+        return type(self), (self._device,)
+
+    def __call__(self) -> torch.Generator:
+        """Return the generator; it is drawn at first use."""
+        if self._generator is None or self._forks != forks():
+            self._generator, self._forks = entropic_generator(self._device), forks()
+        return self._generator
 
 
 def keyed_generator(key: bytes, *about: bytes) -> torch.Generator:
@@ -105,15 +128,36 @@ class PartyRandom:
         self._cuda: Tensor | None = None
         self._outside: tuple[Tensor, Tensor | None] | None = None
         self._seed = seed
+        self._drawn_for: torch.device | None = None
+        self._forks = forks()
 
     @classmethod
     def entropic(cls, device: torch.device) -> Self:
-        """Return a state that nobody can guess, for a party in a deployed run."""
+        """Return a state that nobody can guess, for a party in a deployed run.
+
+        Nobody else has it: a copy, an unpickled one and a forked child draw one of their own.
+        """
         own = cls(entropy.randbits(63))
-        own._cpu = entropic_generator(torch.device("cpu")).get_state()
-        if device.type == "cuda":
-            own._cuda = entropic_generator(device).get_state()
+        own._drawn_for = device
+        own._draw(device)
         return own
+
+    def _draw(self, device: torch.device) -> None:
+        self._cpu = entropic_generator(torch.device("cpu")).get_state()
+        if device.type == "cuda" or self._cuda is not None:
+            self._cuda = entropic_generator(torch.device("cuda")).get_state()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        """Return how a copy is made: of a state from entropy, with another one."""
+        if self._drawn_for is None:
+            return super().__reduce_ex__(protocol)
+        return type(self).entropic, (self._drawn_for,)
+
+    def _leave_to_the_parent(self) -> None:
+        """In a forked child, draw a state in place of the parent's, if that came from entropy."""
+        if self._drawn_for is not None and self._forks != forks():
+            self._draw(self._drawn_for)
+        self._forks = forks()
 
     @classmethod
     def beside(cls, purpose: bytes) -> Self:
@@ -129,8 +173,11 @@ class PartyRandom:
         """Keep a state of the CUDA generator too."""
         if self._cuda is None:
             self._cuda = torch.Generator("cuda").manual_seed(self._seed).get_state()
+            if self._drawn_for is not None:
+                self._drawn_for = torch.device("cuda")
 
     def __enter__(self) -> None:
+        self._leave_to_the_parent()
         with _asking:
             self._outside = (_everybodys.get_state(), None if self._cuda is None else torch.cuda.get_rng_state())
             _everybodys.set_state(self._cpu)
@@ -150,8 +197,10 @@ class PartyRandom:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the generators' states."""
+        self._leave_to_the_parent()
         return {"cpu": self._cpu, "cuda": self._cuda}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
         self._cpu, self._cuda = state["cpu"], state["cuda"]
+        self._forks = forks()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from splitvfl.errors import ArgumentError
+from splitvfl.learning.randomness import EntropicGenerator
 
 
 class Distribution(NamedTuple):
@@ -45,13 +46,14 @@ class Sampled(nn.Module):
 
     Attributes:
         module: Likewise.
-        generator: What draws in place of torch's generator, on the device of the activation; ``None``: nothing does.
+        generator: What draws in place of torch's generator, on the device of the activation; ``None``: nothing does. Of
+            an :class:`~splitvfl.learning.randomness.EntropicGenerator` copies of the model draw numbers of their own.
     """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self.generator: torch.Generator | None = None
+        self.generator: torch.Generator | EntropicGenerator | None = None
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Return a draw, ``(n, width)``.
@@ -68,7 +70,8 @@ class Sampled(nn.Module):
                 f"a sampled layer takes means and logarithms of variances, (n, 2 * width), got {tuple(both.shape)}"
             )
         mean, log_variance = both.chunk(2, dim=1)
-        noise = torch.empty_like(mean).normal_(generator=self.generator)
+        generator = self.generator() if isinstance(self.generator, EntropicGenerator) else self.generator
+        noise = torch.empty_like(mean).normal_(generator=generator)
         drawn = mean + (0.5 * log_variance).exp() * noise
         drawn.drawn_from = Distribution(mean, log_variance)  # type: ignore[attr-defined]
         return drawn

@@ -17,7 +17,10 @@ class Settings(BaseModel):
         gone: What became of keys that there were once, or that others have, by key.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    # Written out, an infinite option of a hook stays what it is: as null it would be equal to none at all.
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, ser_json_inf_nan="constants"
+    )
 
     gone: ClassVar[Mapping[str, str]] = {}
 

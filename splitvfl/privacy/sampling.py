@@ -28,8 +28,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
-from functools import lru_cache
-from typing import Any, Literal
+from functools import lru_cache, partial
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from splitvfl.errors import ArgumentError, PrivacyError
 from splitvfl.privacy.checking import count, positive
+from splitvfl.system.forks import forks
 
 Words = npt.NDArray[np.uint64]
 Whole = npt.NDArray[np.int64]
@@ -73,7 +74,11 @@ class Keystream:
 
     Nobody without the key can tell it from random bits, nor compute what was or will be drawn. The same key and
     position give the same bits, so that a step which is taken again repeats its noise: that state is as secret as the
-    noise. A process that is forked has the same stream as its parent; give it a new key.
+    noise.
+
+    One stream on two messages tells both. So nothing goes on with a stream whose key is from the operating system but
+    the object itself, and :meth:`from_state`: a copy, an unpickled one and a forked child draw a key of their own. A
+    stream under a key that was given stays what it is.
 
     Args:
         key: 32 bytes; default: from the operating system.
@@ -92,12 +97,18 @@ class Keystream:
         if not 0 <= position < _POSITIONS:
             raise ArgumentError(f"expected a position from 0, below 2^128, got {position}")
         self.position = position
+        self._own, self._forks = key is None, forks()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        """Return how a copy is made, and an unpickled one: of a key of the operating system, with a new one."""
+        return (type(self) if self._own else partial(type(self), self._key, position=self.position)), ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(position={self.position})"  # and not the key
 
     def words(self, number: int) -> Words:
         """Return so many words of 64 bits; the position moves on by whole blocks of two."""
+        self._leave_to_the_parent()
         blocks = -(-number * 8 // _BLOCK_BYTES)
         start = self.position.to_bytes(_BLOCK_BYTES, "big")
         stream = Cipher(AES(self._key), CTR(start)).encryptor().update(bytes(blocks * _BLOCK_BYTES))
@@ -106,11 +117,17 @@ class Keystream:
 
     def state(self) -> dict[str, Any]:
         """Return the key and the position, from which all noise can be computed: keep it to its owner."""
+        self._leave_to_the_parent()
         return {"cipher": "AES-256-CTR", "key": self._key.hex(), "position": str(self.position)}
+
+    def _leave_to_the_parent(self) -> None:
+        """In a forked child, draw a new key in place of the parent's."""
+        if self._own and self._forks != forks():
+            self._key, self.position, self._forks = os.urandom(_KEY_BYTES), 0, forks()
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Keystream:
-        """Return a stream that goes on where :meth:`state` was taken.
+        """Return a stream that goes on where :meth:`state` was taken, in this process; copies of it do not.
 
         Raises:
             PrivacyError: If it is no such state.
@@ -118,9 +135,11 @@ class Keystream:
         try:
             if state["cipher"] != "AES-256-CTR":
                 raise ValueError(f"expected AES-256-CTR, got {state['cipher']!r}")
-            return cls(bytes.fromhex(state["key"]), position=int(state["position"]))
+            found = cls(bytes.fromhex(state["key"]), position=int(state["position"]))
         except (KeyError, TypeError, ValueError) as error:
             raise PrivacyError(f"this is no state of a keystream: {error}") from error
+        found._own = True
+        return found
 
 
 class DiscreteNoise:

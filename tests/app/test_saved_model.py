@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -133,8 +135,13 @@ def test_a_saved_model_that_draws_does_so_anew_each_time(tmp_path: Path, monkeyp
         assert isinstance(half, PassiveParty)
         with half.random, half.evaluating():
             sent.append([half.activate(half.test_batch(torch.arange(5))) for _ in range(2)])
-    for mine, other in ((sent[0][0], sent[0][1]), (sent[0][0], sent[1][0])):
-        assert not torch.equal(mine, other)
+            copied = copy.deepcopy(half)
+        with copied.random, copied.evaluating():
+            sent.append([copied.activate(copied.test_batch(torch.arange(5)))])
+        with half.random, half.evaluating():
+            sent.append([half.activate(half.test_batch(torch.arange(5)))])
+    for one, other in itertools.combinations([one for each in sent for one in each], 2):
+        assert not torch.equal(one, other)
 
 
 def test_what_a_half_says_of_itself(tmp_path: Path) -> None:

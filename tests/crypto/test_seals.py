@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,9 @@ from torch import Tensor
 
 from splitvfl.crypto.key_agreement import AgreementKey
 from splitvfl.crypto.seals import SEAL_BYTES, Seals
-from splitvfl.errors import ForgedError
+from splitvfl.crypto.tags import Tags
+from splitvfl.errors import CryptoError, ForgedError
+from splitvfl.system import forks
 
 PAYLOAD = torch.tensor([[1.5, -2.0], [0.25, 1e30]])
 
@@ -94,3 +97,21 @@ def test_the_same_keys_at_another_meeting_are_other_keys() -> None:
 
     with pytest.raises(ForgedError):
         opened(notary, lab.sealed("notary", PAYLOAD, context=b""))
+
+
+def test_neither_a_copy_nor_a_forked_child_sends_under_the_numbers_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two messages under one key and number of AES-GCM give the key away."""
+    near, far = AgreementKey(), AgreementKey()
+    seals, _ = pair()
+    tags = Tags("lab", "clinic", near, {"notary": far.own}, session=b"now")
+    payload = torch.zeros(3, dtype=torch.uint8)
+    for own in (seals, tags):
+        with pytest.raises(TypeError, match="keys of a pair are not copied"):
+            copy.deepcopy(own)
+    with monkeypatch.context() as patched:
+        patched.setattr(forks, "_forks", forks.forks() + 1)
+        with pytest.raises(CryptoError, match=r"keys of lab for what clinic passes on .* forked from"):
+            seals.sealed("notary", payload, context=b"")
+        with pytest.raises(CryptoError, match="forked from"):
+            tags.tag("notary", payload, kind="keys", step=0, count=3)
+    assert seals.sealed("notary", payload, context=b"").numel() == 3 + SEAL_BYTES

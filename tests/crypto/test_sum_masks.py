@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -8,6 +9,7 @@ from scipy.stats import kstest
 
 from splitvfl.crypto.sum_masks import SumMasks, sum_of
 from splitvfl.errors import CryptoError
+from splitvfl.system import forks
 
 
 def met(count: int, session: bytes = b"today") -> list[SumMasks]:
@@ -106,3 +108,16 @@ def test_the_same_keys_give_other_masks_at_another_meeting() -> None:
     assert torch.equal(sent[0], sent[2])
     # Two uniform numbers of 64 bits are equal with probability 2^-64, each of a thousand.
     assert not (sent[0] == sent[1]).any()
+
+
+def test_neither_a_copy_nor_a_forked_child_has_the_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two parts under the same masks: their difference is in the clear."""
+    own, _ = met(2)
+    with pytest.raises(TypeError, match="masks are not copied"):
+        copy.deepcopy(own)
+    (part,) = parts_of(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(forks, "_forks", forks.forks() + 1)
+        with pytest.raises(CryptoError, match="forked from"):
+            own.masked(part, kind="scores", number=3, piece=1)
+    assert own.masked(part, kind="scores", number=3, piece=1).shape == part.shape

@@ -1,15 +1,93 @@
 from __future__ import annotations
 
+import copy
+import pickle  # noqa: TID251 - what a user may do to it
 import subprocess
 import sys
+from collections.abc import Callable
 
+import pytest
 import torch
+from torch import nn
 
 from splitvfl.cut.chain import DefenseChain
 from splitvfl.defenses import Isotropic
-from splitvfl.learning.randomness import entropic_generator, keyed_generator
+from splitvfl.learning.randomness import EntropicGenerator, PartyRandom, entropic_generator, keyed_generator
+from splitvfl.learning.sampled import Sampled
+from tests.run.forked import FORKS, in_a_fork
 
 CPU = torch.device("cpu")
+
+
+def numbers(random: PartyRandom) -> list[float]:
+    with random:
+        found: list[float] = torch.rand(4).tolist()
+    return found
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_of_a_partys_state_from_entropy_is_another(copied: Callable[[PartyRandom], PartyRandom]) -> None:
+    own, seeded = PartyRandom.entropic(CPU), PartyRandom(7)
+    resumed = PartyRandom.entropic(CPU)
+    resumed.load_state_dict(own.state_dict())
+    others = [copied(one) for one in (own, resumed, own)]
+
+    assert numbers(copied(seeded)) == numbers(seeded)
+    first = numbers(own)
+    assert numbers(resumed) == first
+    drawn = [first, *map(numbers, others)]
+    assert len({tuple(one) for one in drawn}) == 4
+
+
+def around_a_fork() -> list[list[float]]:
+    own, seeded, generator = PartyRandom.entropic(CPU), PartyRandom(7), EntropicGenerator(CPU)
+    generator()
+
+    def found() -> list[list[float]]:
+        return [numbers(seeded), draws(generator(), 4).tolist(), numbers(own)]
+
+    def of_child() -> list[list[float]]:
+        drawn = found()
+        kept = PartyRandom(0)
+        kept.load_state_dict(own.state_dict())
+        return [*drawn, numbers(kept), numbers(own)]
+
+    def of_states() -> list[list[float]]:
+        kept = PartyRandom(0)
+        kept.load_state_dict(own.state_dict())
+        found = [numbers(kept)]
+        own.load_state_dict(parents)
+        return [*found, numbers(own)]
+
+    parents = own.state_dict()
+    return [*in_a_fork(None, of_child), *in_a_fork(None, of_states), *found()]
+
+
+def test_a_forked_child_has_a_state_of_its_own_where_it_came_from_entropy() -> None:
+    found = in_a_fork(FORKS, around_a_fork)
+    (seeded, generator, own, kept, following), (unused, given), parents = found[:5], found[5:7], found[7:]
+    assert seeded == parents[0]
+    assert generator != parents[1]
+    assert len({tuple(one) for one in (own, unused, parents[2])}) == 3
+    assert kept == following  # from a state that the child has taken, and from one that it was given
+    assert given == parents[2]
+
+
+def test_a_copy_of_an_entropic_generator_is_another_and_a_copy_of_a_sampled_model_draws_its_own() -> None:
+    layer = Sampled(nn.Linear(3, 4))
+    layer.generator = EntropicGenerator(CPU)
+    rows = torch.zeros(5, 3)
+    layer(rows)
+    frozen = pickle.dumps(layer)
+    copies = [copy.deepcopy(layer), pickle.loads(frozen), pickle.loads(frozen)]
+
+    drawn = [one(rows) for one in (layer, *copies)]
+
+    assert len({tuple(one.flatten().tolist()) for one in drawn}) == 4
+    assert layer.generator() is layer.generator()
+    layer.generator = torch.Generator().manual_seed(1)
+    other = copy.deepcopy(layer)
+    assert torch.equal(layer(rows), other(rows))
 
 
 def draws(generator: torch.Generator, count: int) -> torch.Tensor:

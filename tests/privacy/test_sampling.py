@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import copy
 import json
 import math
+import pickle  # noqa: TID251 - what a user may do to it
 from decimal import Decimal
 from typing import Any
 
@@ -15,6 +17,7 @@ from scipy import stats
 from splitvfl.errors import ArgumentError, PrivacyError
 from splitvfl.privacy import Keystream, discrete_gaussian, discrete_laplace, sampling
 from splitvfl.privacy.sampling import DiscreteNoise
+from tests.run.forked import FORKS, in_a_fork
 
 KEY = bytes(range(32))
 SCALES = [1.0, 1.5, 1.999]
@@ -53,6 +56,53 @@ def test_positions_move_on_and_go_back() -> None:
     assert stream(position=1).words(2).tolist() == whole[2:4]
     other.words(1)  # half a block is not used twice
     assert other.position == one.position + 1
+
+
+def test_a_copy_of_a_stream_of_the_operating_systems_key_has_another() -> None:
+    fresh = Keystream()
+    fresh.words(3)
+    for one in (fresh, Keystream.from_state(fresh.state())):
+        frozen = pickle.dumps(one)
+        assert bytes.fromhex(one.state()["key"]) not in frozen
+        copies = [copy.copy(one), copy.deepcopy(one), pickle.loads(frozen), pickle.loads(frozen)]
+        drawn = [other.words(4).tolist() for other in (one, *copies)]
+        assert len({tuple(words) for words in drawn}) == 5
+        assert [other.position for other in copies] == [2] * 4
+        assert len({other.state()["key"] for other in (one, *copies)}) == 5
+
+
+def test_a_copy_of_a_stream_of_a_given_key_goes_on_as_it_does() -> None:
+    one = stream(position=5)
+    copies = [copy.copy(one), copy.deepcopy(one), pickle.loads(pickle.dumps(one))]
+    words = one.words(4).tolist()
+    assert [other.words(4).tolist() for other in copies] == [words] * 3
+
+
+def drawn_around_a_fork() -> list[list[int]]:
+    """Words of a child, its state's and those of its own child; and the parent's, of four streams."""
+    fresh, given = Keystream(), stream()
+    of_a_state = Keystream.from_state(fresh.state())
+    before_use = Keystream()
+    ones = (fresh, of_a_state, before_use, given)
+    ones[0].words(3)
+
+    def words() -> list[list[int]]:
+        return [one.words(2).tolist() for one in ones]
+
+    def of_child() -> list[list[int]]:
+        kept = Keystream.from_state(before_use.state()).words(2).tolist()
+        return [*in_a_fork(None, words), *words(), kept]
+
+    return [*in_a_fork(None, of_child), *words()]
+
+
+def test_a_forked_child_does_not_go_on_with_its_parents_stream() -> None:
+    found = in_a_fork(FORKS, drawn_around_a_fork)
+    grandchild, child, (kept,), parent = found[:4], found[4:8], found[8:9], found[9:]
+    assert grandchild[3] == child[3] == parent[3]  # under a key that was given
+    drawn = [words for one in (grandchild, child, parent) for words in one[:3]]
+    assert len({tuple(words) for words in drawn}) == 9
+    assert kept == child[2]  # a state is that of the process that asks for it
 
 
 def test_the_state_goes_through_json_and_the_key_is_not_shown() -> None:

@@ -8,8 +8,9 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 from unittest import mock
 
 import torch
@@ -18,6 +19,8 @@ from scripts.bench.faulty import run_party
 from scripts.bench.processes import Pace
 
 PACE = Pace(message_s=1.5, long_s=1.8, short_s=0.2, start_s=0.3)
+
+T = TypeVar("T")
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.run.imported"])
@@ -33,6 +36,36 @@ def begin_as_a_program() -> None:
     # What is written outlives a kill without it, and no test cuts the power.
     mock.patch.object(os, "fsync", return_value=None).start()
     torch.set_num_threads(1)
+
+
+def in_a_fork(server: Any, found: Callable[[], T]) -> T:
+    """Return what a function returns in a fork of this process, or in a process of a fork server, with one thread.
+
+    A process in which torch has threads is not forked: its child could wait for one of them for ever. No tensors are
+    returned: torch would share their memory with a process that has ended.
+    """
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    if server is not None:
+        process = server.Process(target=_answer, args=(sender, found))
+        process.start()
+    elif (child := os.fork()) == 0:
+        try:
+            sender.send(found())
+        finally:  # nothing of the parent's runs on in it, whatever happens
+            os._exit(0)
+    sender.close()
+    with receiver:
+        answer: T = receiver.recv()
+    if server is None:
+        os.waitpid(child, 0)
+    else:
+        process.join()
+    return answer
+
+
+def _answer(sender: Any, found: Callable[[], Any]) -> None:
+    torch.set_num_threads(1)
+    sender.send(found())
 
 
 class Forked:
