@@ -33,7 +33,7 @@ from splitvfl.app.run_folder import (
     write_config,
 )
 from splitvfl.app.workers import said_in_one_process
-from splitvfl.config.sections import ExperimentConfig, HookConfig, config_to_yaml, parse_config
+from splitvfl.config.sections import ExperimentConfig, HookConfig, config_to_yaml, kept_text, parse_config
 from splitvfl.cut.memoised import KEY_BYTES, MemoisedNoise, check_memoised
 from splitvfl.data import VerticalData
 from splitvfl.errors import ConfigError, DataError
@@ -273,7 +273,8 @@ class Experiment:
         Raises:
             ConfigError: If they differ.
         """
-        earlier = parse_config(path.read_text(), source=path, folder=self._config.folder).model_dump(mode="json")
+        text = kept_text(path) or ""
+        earlier = parse_config(text, source=path, folder=self._config.folder).model_dump(mode="json")
         account = self._assembly.budget()
         limited = account is not None and account.epsilon is not None
         longer = self._assembly.noise is None or limited
@@ -458,7 +459,9 @@ def _save_weights(trainer: Trainer, folder: Path) -> None:
     for party in (trainer.active, *trainer.passives.values()):
         for model, what in zip(party.models, ("", ".private-top"), strict=False):
             weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-            save_file(weights, folder / f"{party.name}{what}.safetensors")
+            path = folder / f"{party.name}{what}.safetensors"
+            path.unlink(missing_ok=True)  # a link would be written through
+            save_file(weights, path)
 
 
 @dataclass(frozen=True)

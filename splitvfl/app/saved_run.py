@@ -31,7 +31,7 @@ from splitvfl.app.saved_model import SavedHalf, load_half
 from splitvfl.app.scoring import memoised_noise
 from splitvfl.app.serving import defend_predictions
 from splitvfl.config.registry import no_code_from
-from splitvfl.config.sections import ExperimentConfig, parse_config
+from splitvfl.config.sections import ExperimentConfig, kept_text, parse_config
 from splitvfl.cut.memoised import check_memoised
 from splitvfl.data.columns import PartyData, Records, VerticalData
 from splitvfl.data.digests import encoded_digest
@@ -486,12 +486,13 @@ def run_config(folder: Path, modules: str | os.PathLike[str] | None) -> Experime
             "load_run(..., modules=FOLDER))"
         )
     path, place = folder / CONFIG_FILE, Path.cwd() if modules is None else Path(modules)
-    if not path.is_file():
+    text = kept_text(path)
+    if text is None:
         return None
     try:
         # Attacks are of no use here, and may be classes that are not there any more.
         with no_code_from(folder):
-            return parse_config(path.read_text(encoding="utf-8"), source=path, overrides=["attacks=[]"], folder=place)
+            return parse_config(text, source=path, overrides=["attacks=[]"], folder=place)
     except ConfigError as error:
         raise ConfigError(
             f"{error}\nModules of one's own are looked for in {place}; another folder can be named (--modules, or "

@@ -14,11 +14,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from splitvfl.config.sections import ExperimentConfig, FoundHook
 from splitvfl.errors import CheckpointError
 from splitvfl.system.private_folder import write_new
+from splitvfl.system.untrusted_files import UntrustedFile, write_whole
 
 KEY_FILE: Final = "noise.key"
 SETTINGS_FILE: Final = "noise.json"
@@ -39,12 +38,14 @@ def noise_key(path: Path, notify: Callable[[str], None] = lambda line: None) -> 
     Raises:
         CheckpointError: If the file is damaged, or cannot be read or written.
     """
-    try:
-        if not path.exists():
+    file = UntrustedFile(path=path, most=1 << 10)
+    key = file.read()
+    if key is None:
+        try:
             _make_key(path, notify)
-        key = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"cannot read or write {path}: {error.strerror or error}") from error
+        except OSError as error:
+            raise CheckpointError(f"cannot read or write {path}: {error.strerror or error}") from error
+        key = file.read() or b""
     if len(key) != _KEY_BYTES:
         raise CheckpointError(
             f"{path}: expected {_KEY_BYTES} bytes, got {len(key)}; bring it back. Without it records get other noise "
@@ -135,22 +136,16 @@ def note_settings(
 
 
 def _known(path: Path) -> list[Any]:
-    if not path.exists():
-        return []
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=list[Any])
-    except (OSError, msgspec.DecodeError) as error:
-        raise CheckpointError(
-            f"{path} does not hold the settings that noise was drawn under: {error}; bring it back, or move it away, "
-            "and the next start says that records are seen once more"
-        ) from error
+    file = UntrustedFile(
+        path=path,
+        says="does not hold the settings that noise was drawn under",
+        remedy="bring it back, or move it away, and the next start says that records are seen once more",
+    )
+    return file.json(list[Any]) or []
 
 
 def _write(path: Path, settings: list[Any]) -> None:
-    beside = path.with_name(f".{path.name}")
     try:
-        beside.unlink(missing_ok=True)
-        write_new(beside, (json.dumps(settings, indent=1) + "\n").encode())
-        beside.replace(path)
+        write_whole(path, (json.dumps(settings, indent=1) + "\n").encode())
     except OSError as error:
         raise CheckpointError(f"cannot write {path}: {error.strerror or error}; make room") from error

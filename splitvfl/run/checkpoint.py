@@ -20,6 +20,7 @@ import torch
 
 from splitvfl.errors import CheckpointError
 from splitvfl.system.private_folder import PRIVATE, private_folder
+from splitvfl.system.untrusted_files import UntrustedFile, memory_of_machine, open_own
 
 State = Mapping[str, Any]
 
@@ -80,8 +81,7 @@ def _unused(target: Path) -> Path:
 
 
 def _write(path: Path, state: State) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
+    with open_own(path, "xb") as file:
         torch.save(dict(state), file)
         file.flush()
         os.fsync(file.fileno())
@@ -139,12 +139,9 @@ def load(checkpoint: Path, *, only: str = "*") -> dict[str, dict[str, Any]]:
     Raises:
         CheckpointError: If a file is missing, damaged, or holds anything else.
     """
-    parts = {}
-    for path in sorted(checkpoint.glob(f"{only}.pt")):
-        try:
-            parts[path.stem] = torch.load(path, weights_only=True, map_location="cpu")
-        except Exception as error:  # unpickling errors have no common type, and torch's advice is not to be followed
-            raise CheckpointError(f"{path} is damaged, or holds more than tensors and plain values") from error
+    most = memory_of_machine()
+    files = sorted(checkpoint.glob(f"{only}.pt"))
+    parts = {path.stem: UntrustedFile(path=path, most=most).checkpoint() for path in files}
     if not parts:
         raise CheckpointError(f"{checkpoint} holds no checkpoint")
     return parts
