@@ -65,7 +65,7 @@ class Beginning:
     @classmethod
     def _read(cls, path: Path) -> Beginning | None:
         anew = "delete it: the run goes on, and its digests get another key"
-        file = UntrustedFile(path=path, most=1 << 16, remedy=anew)
+        file = UntrustedFile(path=path, most=1 << 20, remedy=anew)
         noted = file.json(_Noted)
         try:
             return None if noted is None else cls(noted.started, _key_of(noted.key))

@@ -291,7 +291,7 @@ def _write_privately(path: Path, content: bytes) -> None:
 
 
 def _read_privately(path: Path) -> dict[str, Any]:
-    with UntrustedFile(path=path, linked=True, error=CryptoError).opened() as file:
+    with UntrustedFile(path=path, linked=True, remedy="name the file of the key", error=CryptoError).opened() as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         if mode & 0o077:
             raise CryptoError(

@@ -223,7 +223,7 @@ def read_reconstruction(folder: Path) -> Reconstruction | None:
     """
     anew = f"make it anew (splitvfl reconstruct {folder}), or delete it"
     file = UntrustedFile(path=folder / RECONSTRUCTION_FILE, remedy=anew)
-    found = file.json(Reconstruction, sanitise=True)
+    found = file.json(Reconstruction, version=VERSION, sanitise=True)
     if found is not None and (wrong := _wrong_in(found)):
         raise file.refused(wrong)
     return found

@@ -89,7 +89,7 @@ def read_shown(folder: Path) -> tuple[ShownRecords, ...]:
         CheckpointError: If the file is damaged, or holds more than a run keeps.
     """
     file = UntrustedFile(path=folder / SHOWN_FILE, most=_MOST_BYTES, remedy="leave out --show-records, or delete it")
-    found = file.json(_File, sanitise=True)
+    found = file.json(_File, version=_VERSION, sanitise=True)
     if found is None:
         return ()
     if wrong := _wrong_in(found.shown):

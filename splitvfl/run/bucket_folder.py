@@ -39,7 +39,7 @@ from splitvfl.data.sources import chunks, open_all
 from splitvfl.errors import DataError
 from splitvfl.exchange.psi import Rows
 from splitvfl.exchange.psi_buckets import DoneBucket, bucket_of
-from splitvfl.system.untrusted_files import MOST_BYTES, UntrustedFile, memory_of_machine, write_whole
+from splitvfl.system.untrusted_files import MOST_BYTES, UntrustedFile, memory_of_machine, open_own, write_whole
 
 FORMAT, VERSION = "splitvfl buckets", 1
 FACTS_FILE = "buckets.json"
@@ -134,7 +134,7 @@ class BucketFolder:
         parts = np.split(entries[np.argsort(numbers, kind="stable")], np.cumsum(counts)[:-1])
         for number, part in enumerate(parts):
             if len(part):
-                with self._ids_file(number).open("ab") as file:
+                with open_own(self._ids_file(number), "ab", mode=0o666) as file:
                     file.write(part.tobytes())
         self.sizes += counts
         return first + len(digests)
@@ -169,8 +169,8 @@ class BucketFolder:
 
     def read(self, number: int) -> tuple[Rows, Digests]:
         """Return the rows of a bucket in the party's files, and the digests of their ids."""
-        path = self._ids_file(number)
-        entries = np.fromfile(path, _ENTRY) if path.exists() else np.empty(0, _ENTRY)
+        content = self._file(self._ids_file(number).name, most=memory_of_machine()).read()
+        entries = np.frombuffer(content or b"", _ENTRY)
         return entries["row"].astype(np.int64), np.ascontiguousarray(entries["digest"])
 
     def done(self, number: int) -> DoneBucket | None:

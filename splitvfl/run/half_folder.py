@@ -39,7 +39,7 @@ from splitvfl.learning.settings import Settings
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.recipe import Recipe
 from splitvfl.run.weights_file import pieces_of_weights
-from splitvfl.system.untrusted_files import MOST_BYTES, UntrustedFile, indented, memory_of_machine
+from splitvfl.system.untrusted_files import MOST_BYTES, UntrustedFile, indented, memory_of_machine, open_own
 
 FORMAT = "splitvfl half"
 VERSION = 1
@@ -253,8 +253,8 @@ def _loss_of(party: ActiveParty | PassiveParty, origin: Origin) -> dict[str, Any
 
 
 def _write(path: Path, pieces: Iterable[bytes]) -> str:
-    descriptor, digest = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), hashlib.sha256()
-    with os.fdopen(descriptor, "wb") as file:
+    digest = hashlib.sha256()
+    with open_own(path, "xb") as file:
         for piece in pieces:
             digest.update(piece)
             file.write(piece)

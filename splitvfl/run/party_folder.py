@@ -75,6 +75,6 @@ class PartyFolder:
         Raises:
             CheckpointError: If the note is damaged.
         """
-        file = UntrustedFile(path=self._farewell, most=1 << 16, remedy="delete it, and start the party again")
+        file = UntrustedFile(path=self._farewell, most=1 << 20, remedy="delete it, and start the party again")
         noted = file.json(_Farewell)
         return None if noted is None else (noted.run, noted.step)

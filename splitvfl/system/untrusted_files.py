@@ -54,6 +54,7 @@ MOST_VALUES: Final = 1 << 22
 DEEPEST: Final = 64
 """Lists and objects within each other."""
 
+_DAMAGED: Final = "is damaged"
 _HEADER_LENGTH: Final = 8  # bytes of a safetensors file that say how long its header is
 _MOST_HEADER: Final = 1 << 26
 _MOST_DIMENSIONS: Final = 8  # more would be a number of bytes that takes hours to work out
@@ -120,7 +121,7 @@ class UntrustedFile:
 
     path: Path
     remedy: str = "bring it back as it was, or delete it"
-    says: str = "is damaged"
+    says: str = _DAMAGED
     error: type[SplitVFLError] = CheckpointError
     most: int = MOST_BYTES
     linked: bool = False
@@ -176,6 +177,7 @@ class UntrustedFile:
         if file is None:
             return None
         with file:
+            self._check_size(file)
             try:
                 content = file.read(self.most + 1)
             except OSError as error:
@@ -200,7 +202,7 @@ class UntrustedFile:
         Args:
             kind: What it must hold.
             wanted: The format that it must begin with; empty: it names none.
-            version: The version of that format.
+            version: The version of that format; 0: it has none.
             sanitise: Whether every text is made printable, so that none steers a terminal.
 
         Raises:
@@ -214,6 +216,8 @@ class UntrustedFile:
             found = decoded(content)
             if wanted:
                 self.check_format(found, wanted, version)
+            elif version:
+                self.check_version(found, version)
             return msgspec.convert(sanitised(found) if sanitise else found, kind, str_keys=True)
         except _UNREADABLE as error:
             raise self.refused(error) from error
@@ -242,13 +246,13 @@ class UntrustedFile:
             raise self.error(f'{self.path} does not begin with "format": "{wanted}"; it belongs to something else')
         self.check_version(found, version)
 
-    def check_version(self, found: dict[str, Any], version: int) -> None:
+    def check_version(self, found: Any, version: int) -> None:
         """Refuse another version of a format.
 
         Raises:
             SplitVFLError: If it is another; a newer one is called so.
         """
-        given = found.get("version")
+        given = found.get("version") if isinstance(found, dict) else None
         if given is None:
             raise self.error(f"{self.path} has no version, expected {version}; {self.remedy}")
         if type(given) is not int or given != version:
@@ -350,6 +354,7 @@ class UntrustedFile:
         import torch
 
         with self.opened() as file:
+            self._check_size(file)
             self._check_archive(file)
             file.seek(0)
             try:
@@ -389,7 +394,8 @@ class UntrustedFile:
         return size
 
     def _missing(self) -> SplitVFLError:
-        return self.error(f"{self.path} cannot be read: there is no such file; {self.remedy}")
+        says = "cannot be read" if self.says == _DAMAGED else self.says
+        return self.error(f"{self.path} {says}: there is no such file; {self.remedy}")
 
     def _unread(self, error: OSError) -> SplitVFLError:
         return self.error(f"{self.path} cannot be read: {error.strerror}")
@@ -430,6 +436,19 @@ def decoded(content: bytes | bytearray | memoryview, *, most: int = MOST_VALUES,
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_infinity)
     else:
         value = msgspec.json.decode(text)
+    keys = checked_depth(value)
+    if text.count(b":") != keys and _STRINGS.sub(b"", text).count(b":") != keys:
+        json.loads(text, object_pairs_hook=_unique)  # names it
+        raise ValueError("a key comes twice")
+    return value
+
+
+def checked_depth(value: Any) -> int:
+    """Return how many keys a value as JSON has it holds, at every depth.
+
+    Raises:
+        ValueError: If it is nested more than 64 deep.
+    """
     keys, depth = 0, 0
     level = [value] if isinstance(value, (dict, list)) else []
     while level:
@@ -443,10 +462,7 @@ def decoded(content: bytes | bytearray | memoryview, *, most: int = MOST_VALUES,
             for inner in (one.values() if type(one) is dict else one)
             if type(inner) is dict or type(inner) is list
         ]
-    if text.count(b":") != keys and _STRINGS.sub(b"", text).count(b":") != keys:
-        json.loads(text, object_pairs_hook=_unique)  # names it
-        raise ValueError("a key comes twice")
-    return value
+    return keys
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -448,7 +448,7 @@ def test_a_missing_or_unreadable_file_is_named(folder: Path, name: str) -> None:
     assert said.startswith(f"{path}: ")
     assert "splitvfl certs" in said
     path.mkdir()
-    assert mistake(folder).startswith(f"{path}: ")
+    assert mistake(folder).startswith(f"{path} is no file")
 
 
 def test_a_file_in_the_place_of_another_is_named(folder: Path) -> None:
