@@ -190,6 +190,8 @@ class Identity:
         valid today and carries the identity; and, in a handshake of the certificate with itself in memory, that a peer
         with the same roots would accept it on both sides of a link.
 
+        The folder and its files may be links: so Kubernetes mounts a Secret.
+
         Args:
             party: The party's name.
             folder: Holds ``ca.pem``, ``PARTY.pem`` (own certificate, then intermediate ones) and ``PARTY.key``.

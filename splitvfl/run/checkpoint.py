@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from splitvfl.system.untrusted_files import UntrustedFile, memory_of_machine, op
 State = Mapping[str, Any]
 
 _log = logging.getLogger("splitvfl.run")
+_NAME = re.compile(r"step-[0-9]{1,18}(-[0-9]{1,18})?")
 
 
 def save(folder: Path, step: int, parts: Mapping[str, State], *, keep: int = 1) -> Path:
@@ -97,7 +99,12 @@ def _flush_folder(folder: Path) -> None:
 
 def _all(folder: Path) -> list[Path]:
     # By numbers: among the names, a tenth save of one step would come before the second.
-    return sorted(folder.glob("step-*"), key=_step_and_number)
+    return sorted(filter(_is_named_so, folder.glob("step-*")), key=_step_and_number)
+
+
+def _is_named_so(path: Path) -> bool:
+    """Return whether a checkpoint has such a name; a link leads out of a folder that may be somebody else's."""
+    return _NAME.fullmatch(path.name) is not None and not path.is_symlink()
 
 
 def _step_and_number(checkpoint: Path) -> list[int]:

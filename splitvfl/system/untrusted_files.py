@@ -155,7 +155,8 @@ class UntrustedFile:
         mode = os.fstat(descriptor).st_mode
         if not (stat.S_ISREG(mode) or (self.piped and stat.S_ISFIFO(mode))):
             os.close(descriptor)
-            raise self.error(f"{self.path} is no file, but a folder, a pipe or a device: take it away")
+            remedy = "name a file" if self.linked else "take it away"
+            raise self.error(f"{self.path} is no file, but a folder, a pipe or a device: {remedy}")
         return os.fdopen(descriptor, "rb")
 
     @contextmanager

@@ -239,6 +239,21 @@ def test_a_pickle_in_place_of_an_array_is_not_opened(folder: Path) -> None:
         open_tables(folder)
 
 
+def test_large_arrays_may_lie_elsewhere_behind_links_and_what_describes_them_may_not(folder: Path) -> None:
+    kept = folder.parent / "disk"
+    kept.mkdir()
+    expected = open_tables(folder)["bank"].train.columns.categorical.clone()
+    array = folder / "bank" / "train.codes.npy"
+    array.rename(kept / "codes.npy")
+    array.symlink_to(kept / "codes.npy")
+    assert torch.equal(open_tables(folder)["bank"].train.columns.categorical, expected)
+
+    (folder / "bank" / "schema.json").rename(kept / "schema.json")
+    (folder / "bank" / "schema.json").symlink_to(kept / "schema.json")
+    with pytest.raises(DataError, match=r"bank/schema\.json is a link, .* is not followed"):
+        open_tables(folder)
+
+
 @pytest.mark.parametrize("where", ["nowhere", "schema.json"])
 def test_a_folder_that_is_none(folder: Path, where: str) -> None:
     with pytest.raises(DataError, match=f"{where}; it has no schema.json"):
