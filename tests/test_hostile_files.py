@@ -85,7 +85,12 @@ def counts(folder: Path) -> object:
 KINDS = {
     # A run
     "summary": Kind("summary.json", read_summary),
-    "reconstruction": Kind("reconstruct.json", reconstruction.read_reconstruction, version=reconstruction.VERSION),
+    "reconstruction": Kind(
+        "reconstruct.json",
+        reconstruction.read_reconstruction,
+        format=reconstruction.FORMAT,
+        version=reconstruction.VERSION,
+    ),
     "shown records": Kind("columns-read.json", shown_records.read_shown, version=1),
     "audit": Kind("audit.json", audit_words.read_audit, format=audit_words.FORMAT, version=audit_words.VERSION),
     "releases": Kind("releases.json", releases.releases),

@@ -14,6 +14,7 @@ from splitvfl.leakage.features import Part, Sees
 from splitvfl.system.untrusted_files import UntrustedFile, indented, write_whole
 
 RECONSTRUCTION_FILE: Final = "reconstruct.json"
+FORMAT: Final = "splitvfl reconstruct"
 VERSION: Final = 1
 
 Weights = Literal["true", "rotated", "shifted", "revealed"]
@@ -188,7 +189,7 @@ class Reconstruction:
     skipped: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     transformed: tuple[str, ...] = ()
-    format: Literal["splitvfl reconstruct"] = "splitvfl reconstruct"
+    format: str = FORMAT
     version: int = VERSION
 
     @property
@@ -223,7 +224,7 @@ def read_reconstruction(folder: Path) -> Reconstruction | None:
     """
     anew = f"make it anew (splitvfl reconstruct {folder}), or delete it"
     file = UntrustedFile(path=folder / RECONSTRUCTION_FILE, remedy=anew)
-    found = file.json(Reconstruction, version=VERSION, sanitise=True)
+    found = file.json(Reconstruction, wanted=FORMAT, version=VERSION, sanitise=True)
     if found is not None and (wrong := _wrong_in(found)):
         raise file.refused(wrong)
     return found

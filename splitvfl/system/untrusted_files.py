@@ -376,12 +376,12 @@ class UntrustedFile:
                 pickled = b"" if unfit else b"".join(
                     archive.read(one) for one in entries if one.filename.endswith(".pkl")
                 )  # fmt: skip
-        except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, OSError) as error:
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, OSError) as error:
             raise self._no_checkpoint() from error
         if unfit:
             raise self.refused("its archive announces more than the file holds, as no checkpoint does")
         if _FILLS_MEMORY.search(pickled):
-            raise self._no_checkpoint()
+            raise self.refused("it would fill the memory, as no checkpoint does")
 
     def _no_checkpoint(self) -> SplitVFLError:
         return self.error(f"{self.path} is damaged, or holds more than tensors and plain values")

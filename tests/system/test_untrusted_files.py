@@ -209,6 +209,8 @@ def test_what_is_no_safetensors_file_is_refused_before_memory_is_taken(tmp_path:
     path = tmp_path / "weights.safetensors"
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"weights\.safetensors is damaged"):
+        UntrustedFile(path=path).tensor_heads()
+    with pytest.raises(CheckpointError, match=r"weights\.safetensors is damaged"):
         UntrustedFile(path=path).tensors()
 
 
@@ -292,9 +294,8 @@ def archive(change: Callable[[zipfile.ZipFile], None], compression: int = zipfil
     return content.getvalue()
 
 
-def repacked(compression: int) -> bytes:
-    content = io.BytesIO()
-    torch.save({"w": torch.zeros(1 << 20)}, content)
+def repacked(weights: torch.Tensor, compression: int) -> bytes:
+    content = io.BytesIO(saved({"w": weights}))
     with zipfile.ZipFile(content) as known:
         entries = {name: known.read(name) for name in known.namelist()}
     return archive(lambda made: [made.writestr(name, data) for name, data in entries.items()] and None, compression)
@@ -313,6 +314,13 @@ def saved(value: Any) -> bytes:
     content = io.BytesIO()
     torch.save(value, content)
     return content.getvalue()
+
+
+def encrypted() -> bytes:
+    content = bytearray(saved({"step": 1}))
+    content[content.index(b"PK\x03\x04") + 6] |= 1
+    content[content.index(b"PK\x01\x02") + 8] |= 1
+    return bytes(content)
 
 
 def overlapping() -> bytes:
@@ -334,11 +342,13 @@ def overlapping() -> bytes:
         (b"\x80\x02}q\x00.", "is damaged"),  # a bare pickle
         (saved([1, 2]), "is damaged"),
         (saved({"w": torch.ones(3)})[:-40], "is damaged"),
-        (repacked(zipfile.ZIP_DEFLATED), "announces more than the file holds"),
+        (repacked(torch.zeros(1 << 20), zipfile.ZIP_DEFLATED), "announces more than the file holds"),
+        (repacked(torch.rand(1 << 16).log(), zipfile.ZIP_DEFLATED), "announces more than the file holds"),
+        (encrypted(), "is damaged"),
         (overlapping(), "announces more than the file holds"),
         (pickled(b"cos\nsystem\n(X\x02\x00\x00\x00lstR"), "more than tensors and plain values"),
         # Bytes of zeros, as many as it likes, made by ten bytes of a pickle.
-        (pickled(b"cbuiltins\nbytearray\n(J\xff\xff\xff\x7ftR"), "more than tensors and plain values"),
+        (pickled(b"cbuiltins\nbytearray\n(J\xff\xff\xff\x7ftR"), "would fill the memory"),
     ],
 )
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
