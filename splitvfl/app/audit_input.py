@@ -8,7 +8,7 @@ from pathlib import Path
 
 from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.config.module_sources import Modules, own_folder, untrusted_run
-from splitvfl.config.sections import ExperimentConfig, load_config, parse_config
+from splitvfl.config.sections import ExperimentConfig, kept_text, load_config, parse_config
 from splitvfl.errors import ConfigError
 from splitvfl.report.releases import releases, said_of
 from splitvfl.run.half_folder import is_half, read_half_schema
@@ -55,13 +55,13 @@ def read_input(path: Path, party: str | None, overrides: Sequence[str] = (), *, 
 def _of_run(folder: Path, party: str | None, overrides: Sequence[str], modules: Modules) -> AuditInput:
     """Return what a run's folder says."""
     path = folder / CONFIG_FILE
-    if not path.is_file():
+    text = kept_text(path)
+    if text is None:
         raise ConfigError(
             f"expected an experiment, a YAML file, or the folder of a run, as splitvfl train and splitvfl party write "
             f"it (runs/NAME, runs/NAME-PARTY), got {folder}: there is no {CONFIG_FILE} in it"
         )
     with untrusted_run(folder, modules):
-        text = path.read_text(encoding="utf-8")
         config = parse_config(text, source=path, overrides=overrides, folder=own_folder(modules))
     half = folder / MODEL_FOLDER
     trained = read_half_schema(half).party if is_half(half) else None

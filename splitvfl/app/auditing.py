@@ -30,11 +30,11 @@ from splitvfl.errors import ArgumentError
 from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, placed
 from splitvfl.party.attaching import label_promises_of_run, promises_of
 from splitvfl.privacy.statement import not_covered
+from splitvfl.report.audit_words import FORMAT, VERSION
 from splitvfl.run.trainer import Trainer
 from splitvfl.run.training import TrainingProgress
 
 CONFIDENCE: Final = 0.95
-FORMAT, VERSION = "splitvfl audit", 1
 
 _LEAST_DRAWS = 400
 # Of wider messages so many columns are looked at: a worst pair of rows differs along one direction.

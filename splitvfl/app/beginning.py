@@ -11,9 +11,10 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import msgspec
+
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import PartyData
-from splitvfl.errors import CheckpointError
 from splitvfl.report.provenance import (
     BEGUN_FILE,
     PartyRecord,
@@ -22,11 +23,16 @@ from splitvfl.report.provenance import (
     deciding_settings,
     keyed,
 )
-from splitvfl.system.private_folder import write_new
+from splitvfl.system.untrusted_files import UntrustedFile, write_whole
 
 _COMPUTES_WITH = ("splitvfl", "torch", "numpy")
 _UNKNOWN = "unknown"
 _KEY_BYTES = 32
+
+
+class _Noted(msgspec.Struct):
+    started: str
+    key: str
 
 
 @dataclass(frozen=True)
@@ -50,27 +56,24 @@ class Beginning:
             OSError: If it cannot be written.
         """
         path = folder / BEGUN_FILE
-        if going_on and path.exists():
-            return cls._read(path)
+        if going_on and (found := cls._read(path)) is not None:
+            return found
         begun = cls("" if going_on else now(), secrets.token_bytes(_KEY_BYTES))
         begun._write(path)
         return begun
 
     @classmethod
-    def _read(cls, path: Path) -> Beginning:
+    def _read(cls, path: Path) -> Beginning | None:
+        anew = "delete it: the run goes on, and its digests get another key"
+        file = UntrustedFile(path=path, most=1 << 20, remedy=anew)
+        noted = file.json(_Noted)
         try:
-            noted = json.loads(path.read_text(encoding="utf-8"))
-            return cls(str(noted["started"]), _key_of(noted["key"]))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CheckpointError(
-                f"{path} is damaged ({error}); delete it: the run goes on, and its digests get another key"
-            ) from error
+            return None if noted is None else cls(noted.started, _key_of(noted.key))
+        except ValueError as error:
+            raise file.refused(error) from error
 
     def _write(self, path: Path, **more: str) -> None:
-        draft = path.with_name(f".{path.name}")
-        draft.unlink(missing_ok=True)
-        write_new(draft, json.dumps({"started": self.started, "key": self.key.hex(), **more}).encode())
-        draft.replace(path)
+        write_whole(path, json.dumps({"started": self.started, "key": self.key.hex(), **more}).encode())
 
     def provenance(
         self,

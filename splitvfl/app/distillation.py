@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -32,6 +31,7 @@ from splitvfl.party.party import ActiveParty
 from splitvfl.run.bootstrap import Figure, interval, paired_bootstrap
 from splitvfl.run.half_folder import Origin, save_halves
 from splitvfl.run.student import Choice, Lesson, Option, outputs_alone
+from splitvfl.system.untrusted_files import write_whole
 
 ALONE, STUDENT, JOINT = "own columns alone", "student", "joint"
 
@@ -223,11 +223,8 @@ def _write(distilled: Distilled, task: Task, seed: int) -> None:
             for name, choice in distilled.choices.items()
         },
     }
-    path = distilled.folder / DISTILLATION_FILE
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=2, allow_nan=False)
-        file.write("\n")
+    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    write_whole(distilled.folder / DISTILLATION_FILE, text.encode())
 
 
 def _numbers(figure: Figure) -> dict[str, float | None]:

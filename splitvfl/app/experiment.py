@@ -33,7 +33,14 @@ from splitvfl.app.run_folder import (
     write_config,
 )
 from splitvfl.app.workers import said_in_one_process
-from splitvfl.config.sections import ExperimentConfig, HookConfig, classes_named, config_to_yaml, parse_config
+from splitvfl.config.sections import (
+    ExperimentConfig,
+    HookConfig,
+    classes_named,
+    config_to_yaml,
+    kept_text,
+    parse_config,
+)
 from splitvfl.config.yaml import Document
 from splitvfl.cut.memoised import KEY_BYTES, MemoisedNoise, check_memoised
 from splitvfl.data import VerticalData
@@ -275,7 +282,7 @@ class Experiment:
         Raises:
             ConfigError: If they differ.
         """
-        text, now = path.read_text(encoding="utf-8"), self._config.model_dump(mode="json")
+        text, now = kept_text(path) or "", self._config.model_dump(mode="json")
         # The folder may come from somebody else: a class is looked up only if this experiment names it too.
         others = classes_named(Document(text, source=str(path)).tree) - classes_named(now)
         if others:
@@ -473,7 +480,9 @@ def _save_weights(trainer: Trainer, folder: Path) -> None:
     for party in (trainer.active, *trainer.passives.values()):
         for model, what in zip(party.models, ("", ".private-top"), strict=False):
             weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-            save_file(weights, folder / f"{party.name}{what}.safetensors")
+            path = folder / f"{party.name}{what}.safetensors"
+            path.unlink(missing_ok=True)  # a link would be written through
+            save_file(weights, path)
 
 
 @dataclass(frozen=True)

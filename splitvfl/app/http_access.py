@@ -20,6 +20,7 @@ from cryptography import x509
 
 from splitvfl.errors import ConfigError
 from splitvfl.net.tls import is_loopback, split_address
+from splitvfl.system.untrusted_files import UntrustedFile
 
 _SHORTEST_TOKEN: Final = 20
 _LONGEST_TOKEN: Final = 4096
@@ -155,9 +156,10 @@ def _check_regular(found: os.stat_result, path: Path, option: str) -> None:
 def _read_token(path: Path) -> str:
     if _check_private(path, "--token-file").st_size > _LONGEST_TOKEN:
         raise ConfigError(f"--token-file: {path} holds more than {_LONGEST_TOKEN} bytes; expected a token")
+    content = UntrustedFile(path=path, most=_LONGEST_TOKEN, error=ConfigError, linked=True).read() or b""
     try:
-        token = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
+        token = content.decode("ascii").strip()
+    except UnicodeDecodeError as error:
         raise ConfigError(f"--token-file: cannot read {path}: {error}") from error
     if len(token) < _SHORTEST_TOKEN or not token.isprintable() or " " in token:
         raise ConfigError(
@@ -171,7 +173,8 @@ def _names_in(path: Path) -> set[str]:
     """Return the names and addresses that a certificate is for."""
     try:
         _check_regular(path.stat(), path, "--tls-certificate")
-        (first, *_) = x509.load_pem_x509_certificates(path.read_bytes())
+        content = UntrustedFile(path=path, error=ConfigError, linked=True).read() or b""
+        (first, *_) = x509.load_pem_x509_certificates(content)
         found = first.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except OSError as error:
         raise ConfigError(f"--tls-certificate: cannot read {path}: {error.strerror}") from error

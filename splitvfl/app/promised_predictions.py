@@ -15,12 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
-from splitvfl.app.run_folder import CONFIG_FILE
+from splitvfl.app.run_folder import CONFIG_FILE, kept_settings
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.defenses import GaussianIR
-from splitvfl.errors import ConfigError, PrivacyError
+from splitvfl.errors import PrivacyError
 from splitvfl.party.attaching import attach_defense
 from splitvfl.party.party import PassiveParty
 from splitvfl.report.releases import Release, Reserve, note_release, reserve_of, use_reserve
@@ -136,14 +134,9 @@ def put_by(folder: Path, config: ExperimentConfig | None) -> Reserve | None:
 
 def _noise_of(folder: Path) -> dict[str, Any]:
     """Return what the settings in a run's folder say of calculated noise; nothing where there is none."""
-    path = folder / CONFIG_FILE
-    if not path.is_file():
-        return {}
-    try:
-        exchange = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("exchange")
-    except (OSError, yaml.YAMLError, UnicodeDecodeError, AttributeError) as error:
-        raise ConfigError(f"{path} does not hold the settings of a run: {error}; bring it back") from error
-    return (exchange.get("noise") or {}) if isinstance(exchange, dict) else {}
+    exchange = kept_settings(folder).get("exchange")
+    noise = exchange.get("noise") if isinstance(exchange, dict) else None
+    return noise if isinstance(noise, dict) else {}
 
 
 def add_noise(party: PassiveParty, reserve: Reserve, *, number: int) -> None:

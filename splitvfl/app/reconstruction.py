@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.app.forecasting import KnownMeans, equation_attacks, two_valued
-from splitvfl.app.run_folder import CONFIG_FILE
+from splitvfl.app.run_folder import CONFIG_FILE, kept_settings
 from splitvfl.app.saved_run import SavedRun, load_run
 from splitvfl.app.shown_weights import (
     Changed,
@@ -40,7 +40,6 @@ from splitvfl.attacks.rcc1 import rcc1_with_value
 from splitvfl.config.module_sources import Modules, own_folder
 from splitvfl.config.registry import built_in, construct
 from splitvfl.config.sections import parse_attacks
-from splitvfl.config.yaml import Document
 from splitvfl.errors import CheckpointError, ConfigError, DataError, printable
 from splitvfl.exchange.masking import active_masking, passive_masking
 from splitvfl.exchange.roll_call import UNSIGNED
@@ -425,9 +424,7 @@ def _own_attacks(run: SavedRun | Trainer) -> dict[str, Attack]:
 
 def _kept_attacks(path: Path) -> Iterator[Attack]:
     """Yield the library's attacks that a run's experiment lists; those of one's own need not be there any more."""
-    if not path.is_file():
-        return
-    listed = Document(path.read_text(encoding="utf-8"), source=str(path)).tree.get("attacks")
+    listed = kept_settings(path.parent).get("attacks")
     for one in listed if isinstance(listed, list) else []:
         section = one if isinstance(one, dict) else {"name": one}
         options = {key: value for key, value in section.items() if key != "name"}

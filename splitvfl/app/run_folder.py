@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
+from typing import Any
 
-import yaml
-
-from splitvfl.config.sections import RUN_HEADER
+from splitvfl.config.sections import RUN_HEADER, kept_text
+from splitvfl.config.yaml import Document
 from splitvfl.errors import ConfigError
 from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE
 from splitvfl.leakage.shown_records import SHOWN_FILE
@@ -19,6 +18,7 @@ from splitvfl.report.rows import counted
 from splitvfl.report.summary import FILE_NAME, RunSummary, read_summary
 from splitvfl.run import checkpoint, written_files
 from splitvfl.run.ledger_file import LEDGER_FOLDER
+from splitvfl.system.untrusted_files import UntrustedFile, write_whole
 
 CONFIG_FILE = "experiment.yaml"
 MODEL_FOLDER = "model"
@@ -64,7 +64,7 @@ def _already_there(folder: Path) -> str:
             f"{folder} already holds a run of {done.seat} that has not finished; go on with it by starting that party "
             "again, as it was started, or replace it with --overwrite"
         )
-    exchange = yaml.safe_load((folder / CONFIG_FILE).read_text()).get("exchange")
+    exchange = kept_settings(folder).get("exchange")
     # Calculated noise is that of the epochs that were planned: such a run is not resumed for more.
     noisy = isinstance(exchange, dict) and any(exchange.get(key) is not None for key in ("noise", "sum_noise"))
     more = "" if noisy else f"train it for more epochs with train.epochs={2 * done.epochs} --resume, "
@@ -81,8 +81,22 @@ def finished_at(run: RunSummary) -> str:
 
 def _is_run(folder: Path) -> bool:
     """Return whether a folder holds a run: settings that a run wrote, not an experiment file of the same name."""
+    file = UntrustedFile(path=folder / CONFIG_FILE, error=ConfigError).open()
+    if file is None:
+        return False
+    with file:
+        return file.read(len(RUN_HEADER)) == RUN_HEADER.encode()
+
+
+def kept_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings that a run's folder holds, as they stand there; nothing where there are none.
+
+    Raises:
+        ConfigError: If the file is damaged, a link or no file.
+    """
     path = folder / CONFIG_FILE
-    return path.is_file() and path.read_bytes().startswith(RUN_HEADER.encode())
+    text = kept_text(path)
+    return {} if text is None else Document(text, source=str(path)).tree
 
 
 def is_barely_begun(folder: Path) -> bool:
@@ -104,15 +118,7 @@ def write_config(folder: Path, text: str, *, private: bool = False) -> None:
         text: The settings, as YAML.
         private: Whether a secret is among them, and only the owner of the file may read it; else it follows the umask.
     """
-    beside = folder / _CONFIG_DRAFT
-    beside.unlink(missing_ok=True)  # of a run that was killed; it would keep its mode
-    with open(beside, "x", encoding="utf-8", opener=_private if private else None) as file:
-        file.write(RUN_HEADER + text)
-    beside.replace(folder / CONFIG_FILE)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    write_whole(folder / CONFIG_FILE, (RUN_HEADER + text).encode(), mode=0o600 if private else 0o666)
 
 
 def clear_run(folder: Path) -> None:

@@ -31,7 +31,7 @@ from splitvfl.app.saved_model import SavedHalf, load_half
 from splitvfl.app.scoring import memoised_noise
 from splitvfl.app.serving import defend_predictions
 from splitvfl.config.module_sources import Modules, own_folder, untrusted_run
-from splitvfl.config.sections import ExperimentConfig, parse_config
+from splitvfl.config.sections import ExperimentConfig, kept_text, parse_config
 from splitvfl.cut.memoised import check_memoised
 from splitvfl.data.columns import PartyData, Records, VerticalData
 from splitvfl.data.digests import encoded_digest
@@ -481,8 +481,8 @@ def run_config(folder: Path, modules: Modules) -> ExperimentConfig | None:
     """
     path = folder / CONFIG_FILE
     with untrusted_run(folder, modules):
-        if not path.is_file():
+        text = kept_text(path)
+        if text is None:
             return None
         # Attacks are of no use here, and may be classes that are not there any more.
-        text = path.read_text(encoding="utf-8")
         return parse_config(text, source=path, overrides=["attacks=[]"], folder=own_folder(modules))

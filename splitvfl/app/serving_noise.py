@@ -21,6 +21,7 @@ from splitvfl.errors import CheckpointError, ConfigError
 from splitvfl.hooks import Crossing
 from splitvfl.run.half_folder import file_digest
 from splitvfl.system.private_folder import write_new
+from splitvfl.system.untrusted_files import UntrustedFile, checked_depth, write_whole
 
 KEY_FILE: Final = "noise.key"
 SETTINGS_FILE: Final = "noise.json"
@@ -42,12 +43,14 @@ def noise_key(path: Path, notify: Callable[[str], None] = lambda line: None) -> 
     Raises:
         CheckpointError: If the file is damaged, or cannot be read or written.
     """
-    try:
-        if not path.exists():
+    file = UntrustedFile(path=path, most=1 << 10)
+    key = file.read()
+    if key is None:
+        try:
             _make_key(path, notify)
-        key = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"cannot read or write {path}: {error.strerror or error}") from error
+        except OSError as error:
+            raise CheckpointError(f"cannot read or write {path}: {error.strerror or error}") from error
+        key = file.read() or b""
     if len(key) != _KEY_BYTES:
         raise CheckpointError(
             f"{path}: expected {_KEY_BYTES} bytes, got {len(key)}; bring it back. Without it records get other noise "
@@ -201,25 +204,26 @@ def note_code(folder: Path, config: ExperimentConfig, crossing: Crossing, notify
 
 
 def _known(path: Path) -> list[Any]:
-    if not path.exists():
+    file = UntrustedFile(
+        path=path,
+        says="does not hold the settings that noise was drawn under",
+        remedy="bring it back, or move it away, and the next start says that records are seen once more",
+    )
+    content = file.read()
+    if content is None:
         return []
     try:
-        known = json.loads(path.read_bytes())
+        known = json.loads(content)  # as Python wrote it: infinite numbers, NaN, whole numbers of any size
+        checked_depth(known)
         if not isinstance(known, list):
             raise ValueError(f"expected a list, got {type(known).__name__}")
-        return known
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"{path} does not hold the settings that noise was drawn under: {error}; bring it back, or move it away, "
-            "and the next start says that records are seen once more"
-        ) from error
+    except (ValueError, RecursionError) as error:
+        raise file.refused(error) from error
+    return known
 
 
 def _write(path: Path, settings: list[Any]) -> None:
-    beside = path.with_name(f".{path.name}")
     try:
-        beside.unlink(missing_ok=True)
-        write_new(beside, (json.dumps(settings, indent=1) + "\n").encode())
-        beside.replace(path)
+        write_whole(path, (json.dumps(settings, indent=1) + "\n").encode())
     except OSError as error:
         raise CheckpointError(f"cannot write {path}: {error.strerror or error}; make room") from error

@@ -84,6 +84,7 @@ from splitvfl.learning.batches import MOST_SHARDS
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.settings import Settings
 from splitvfl.party.recipe import Count, Recipe
+from splitvfl.system.untrusted_files import UntrustedFile
 from splitvfl.wording import shown, suggestion, words
 
 __all__ = [
@@ -886,6 +887,9 @@ class ExperimentConfig(Settings):
         raise ConfigError(f"{self.source}: parties: there is no {name!r}; there are {', '.join(self.parties)} (--as)")
 
 
+_MOST_BYTES = 1 << 24  # of a file of settings
+
+
 def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> ExperimentConfig:
     """Return the experiment that a file describes.
 
@@ -898,19 +902,32 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
             a run wrote into its folder, that is a class from anywhere but the current folder, too.
     """
     file = Path(path)
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
+    text = _config_text(file, named=True)
+    if text is None:
         neighbours = [other.name for other in file.parent.glob("*.y*ml")] if file.parent.is_dir() else []
-        raise ConfigError(f"{file}: no such file{suggestion(file.name, neighbours)}") from None
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: expected text in UTF-8, got the byte 0x{error.object[error.start]:02x}") from None
+        raise ConfigError(f"{file}: no such file{suggestion(file.name, neighbours)}")
     if not text.startswith(RUN_HEADER) or sources_in_force() is not None:
         return parse_config(text, source=file, overrides=overrides)
     with untrusted_run(file.parent, remedy=f"if {file} is yours, copy it beside your own modules and name the copy"):
         return parse_config(text, source=file, overrides=overrides)
+
+
+def kept_text(path: Path) -> str | None:
+    """Return the text of the settings in a run's folder, which may be somebody else's; ``None`` if there are none.
+
+    Raises:
+        ConfigError: If it is no text, too long, a link or no file.
+    """
+    return _config_text(path, named=False)
+
+
+def _config_text(path: Path, *, named: bool) -> str | None:
+    file = UntrustedFile(path=path, most=_MOST_BYTES, error=ConfigError, linked=named, piped=named)
+    content = file.read()
+    try:
+        return None if content is None else content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: expected text in UTF-8, got the byte 0x{error.object[error.start]:02x}") from None
 
 
 def parse_config(

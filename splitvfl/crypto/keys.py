@@ -29,7 +29,7 @@ from torch import Tensor
 from splitvfl.crypto import key_proof
 from splitvfl.crypto.integers import integers_to_tensor, tensor_to_integers
 from splitvfl.errors import ArgumentError, CryptoError
-from splitvfl.system.private_folder import write_new
+from splitvfl.system.untrusted_files import UntrustedFile, decoded, write_whole
 
 LEAST_BITS = 2048
 """Shorter keys are refused but in tests: 1024 bits are worth about 80, which is for comparisons with papers."""
@@ -37,6 +37,7 @@ LEAST_BITS = 2048
 # A number that a partner calls its key is looked at this far: 16384 bits are beyond all use, and cost seconds.
 _MOST_BITS = 16384
 _SMALL_PRIMES = gmpy2.primorial(1 << 12)
+_MOST_BYTES = 1 << 20
 _FORMAT = "splitvfl paillier private key 2"
 # Without a proof: it is made when it is needed.
 _FORMAT_BEFORE = "splitvfl paillier private key 1"
@@ -271,7 +272,7 @@ def _opened(found: dict[str, Any], passphrase: str | None, path: Path) -> Any:
         raise CryptoError(f"{path} is sealed: a passphrase is needed")
     try:
         salt, nonce, box = (base64.b64decode(found[name], validate=True) for name in ("salt", "nonce", "box"))
-        return json.loads(AESGCM(_stretched(passphrase, salt)).decrypt(nonce, box, found["format"].encode()))
+        return decoded(AESGCM(_stretched(passphrase, salt)).decrypt(nonce, box, found["format"].encode()))
     except InvalidTag:
         raise CryptoError(f"{path}: the passphrase is another one, or the file was changed") from None
     except (KeyError, TypeError, ValueError):
@@ -283,30 +284,24 @@ def _stretched(passphrase: str, salt: bytes) -> bytes:
 
 
 def _write_privately(path: Path, content: bytes) -> None:
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        try:
-            write_new(draft, content)
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        write_whole(path, content, alone=False)
     except OSError as error:
         raise CryptoError(f"cannot write the private key to {path}: {error.strerror}") from error
 
 
 def _read_privately(path: Path) -> dict[str, Any]:
+    with UntrustedFile(path=path, linked=True, remedy="name the file of the key", error=CryptoError).opened() as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if mode & 0o077:
+            raise CryptoError(
+                f"others may read {path} (mode {mode:o}): chmod 600 it, and make a new key if somebody may have done so"
+            )
+        content = file.read(_MOST_BYTES)
     try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            if mode & 0o077:
-                raise CryptoError(
-                    f"others may read {path} (mode {mode:o}): chmod 600 it, and make a new key if somebody may have "
-                    "done so"
-                )
-            found = json.loads(file.read())
-    except OSError as error:
-        raise CryptoError(f"cannot read the private key in {path}: {error.strerror}") from error
-    except ValueError:
+        found = decoded(content)
+    except (ValueError, RecursionError):
+        # Without the cause, which would show what was read.
         raise CryptoError(f"{path} holds no private key") from None
     if not isinstance(found, dict) or found.get("format") not in (_FORMAT, _FORMAT_BEFORE):
         raise CryptoError(f"{path} holds no private key")

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from splitvfl.errors import CheckpointError, SumRefused
+from splitvfl.system.untrusted_files import UntrustedFile, open_own
 
 _log = logging.getLogger("splitvfl.crypto")
 
@@ -65,10 +66,8 @@ class Refusals:
     def __init__(self, party: str, path: Path | None = None) -> None:
         self.party = party
         self._path = path
-        try:
-            kept = path.read_text(errors="replace").splitlines() if path is not None and path.exists() else []
-        except OSError as error:
-            raise CheckpointError(f"cannot read {path}: {error}") from error
+        content = None if path is None else UntrustedFile(path=path).read()
+        kept = (content or b"").decode(errors="replace").splitlines()
         # A line that was torn off counts: it was being written because of a refusal.
         self._told = [line for line in kept if line]
 
@@ -125,7 +124,7 @@ class Refusals:
 
 def _append(path: Path, line: str) -> None:
     try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab", buffering=0) as file:
+        with open_own(path, "ab", buffered=False) as file:
             file.write(f"\n{line}".encode())  # a new line, also behind one that was torn off
             os.fsync(file.fileno())
         folder = os.open(path.parent, os.O_RDONLY)

@@ -29,6 +29,7 @@ from splitvfl.data.sources import open_all
 from splitvfl.data.writing import NpyWriter, check_target, draft, write_bytes
 from splitvfl.errors import DataError
 from splitvfl.system.private_folder import make_parents
+from splitvfl.system.untrusted_files import UntrustedFile, memory_of_machine
 
 FORMAT = "splitvfl alignment"
 VERSION = 1
@@ -225,10 +226,9 @@ def fill_dummies(places: npt.NDArray[np.int64], real: Mask, *, seed: int, part: 
 
 
 def _read_array(path: Path, records: int) -> Rows:
-    try:
-        values: Rows = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path} cannot be read: {error}; align again") from error
-    if values.dtype != np.int64 or values.shape != (records,):
-        raise DataError(f"{path}: expected {records} of int64, got {values.dtype} of shape {values.shape}; align again")
-    return values
+    most = memory_of_machine()
+    file = UntrustedFile(path=path, most=most, says="cannot be read", remedy="align again", error=DataError)
+    head = file.array_head()
+    if head.dtype != np.int64 or head.shape != (records,):
+        raise DataError(f"{path}: expected {records} of int64, got {head.dtype} of shape {head.shape}; align again")
+    return file.array()

@@ -12,6 +12,7 @@ from a code book or by law, keep records apart. They are a CSV file, with a line
 from __future__ import annotations
 
 import csv
+import io
 import math
 import os
 from collections.abc import Iterable, Mapping
@@ -22,6 +23,7 @@ from typing import Any
 from splitvfl.data.spelling import setting
 from splitvfl.data.tables import did_you_mean
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.system.untrusted_files import UntrustedFile
 
 Bounds = tuple[float, float]
 
@@ -90,13 +92,13 @@ def read_ranges(path: str | os.PathLike[str]) -> Ranges:
         DataError: If there is no such file, or it is not as it must be; the line is named.
     """
     file = Path(path)
+    found = UntrustedFile(path=file, most=_MOST_BYTES, error=DataError, linked=True, piped=True)
+    content = found.read()
+    if content is None:
+        raise DataError(f"ranges cannot be read from {file}: there is no such file")
     try:
-        if file.stat().st_size > _MOST_BYTES:
-            raise DataError(f"{file} is no file of ranges: it has more than {_MOST_BYTES} bytes")
-        with file.open(encoding="utf-8-sig", newline="") as lines:
-            return Ranges(_bounds_in(lines, file), str(file))
-    except OSError as error:
-        raise DataError(f"ranges cannot be read from {file}: {error.strerror}") from error
+        lines = io.StringIO(content.decode("utf-8-sig"), newline="")
+        return Ranges(_bounds_in(lines, file), str(file))
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{file} is no CSV file of text in UTF-8: {error}") from error
 

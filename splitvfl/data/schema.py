@@ -17,7 +17,7 @@ A party's folder is complete by itself, and says nothing of the others.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import FittedNumbers, Scale
 from splitvfl.data.ranges import Bounds
 from splitvfl.errors import DataError
+from splitvfl.system.untrusted_files import UntrustedFile, indented
 
 FORMAT = "splitvfl tables"
 VERSION = 1
@@ -255,11 +256,7 @@ Schema = TypeVar("Schema", bound=msgspec.Struct)
 
 def has_format(path: Path, wanted: str) -> bool:
     """Return whether a JSON file says that it is of this format, in any version."""
-    try:
-        head = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError):
-        return False
-    return isinstance(head, dict) and head.get("format") == wanted
+    return UntrustedFile(path=path).has_format(wanted)
 
 
 def read_schema(path: Path, kind: type[Schema], *, what: str, wanted: str, version: int, again: str) -> Schema:
@@ -276,17 +273,10 @@ def read_schema(path: Path, kind: type[Schema], *, what: str, wanted: str, versi
     Raises:
         DataError: If it is not there, has another format or version, or is damaged.
     """
-    if not path.is_file():
+    found = UntrustedFile(path=path, remedy=again, error=DataError).json(kind, wanted=wanted, version=version)
+    if found is None:
         raise DataError(f"expected {what}, at {path.parent}; it has no {path.name}")
-    try:
-        head: Any = msgspec.json.decode(path.read_bytes())
-        if not isinstance(head, dict) or head.get("format") != wanted:
-            raise DataError(f'{path} does not begin with "format": "{wanted}"; it belongs to something else')
-        if head.get("version") != version:
-            raise DataError(f"{path} has version {head.get('version')!r}, expected {version}; {again}")
-        return msgspec.convert(head, kind)
-    except msgspec.MsgspecError as error:
-        raise DataError(f"{path} is damaged: {error}; {again}") from error
+    return found
 
 
 def is_table_folder(folder: Path) -> bool:
@@ -315,4 +305,4 @@ def _read(folder: Path, kind: type[Schema]) -> Schema:
 
 def schema_bytes(schema: msgspec.Struct) -> bytes:
     """Return a schema as it is written: JSON, indented, with a final newline."""
-    return msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n"
+    return indented(schema) + b"\n"

@@ -25,6 +25,7 @@ from splitvfl.data.id_column import Case
 from splitvfl.data.schema import has_format, read_schema
 from splitvfl.data.sharding import RULE, HeldShards
 from splitvfl.errors import DataError
+from splitvfl.system.untrusted_files import decoded
 
 FORMAT = "splitvfl shards"
 VERSION = 1
@@ -145,8 +146,8 @@ def read_note(path: Path) -> ShardNote | None:
     if text is None:
         return None
     try:
-        note = msgspec.json.decode(text, type=ShardNote)
-    except msgspec.MsgspecError as error:
+        note = msgspec.convert(decoded(text), ShardNote)
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path.name} says of itself what no shard does: {error}; {_AGAIN}") from error
     if note.version != VERSION or note.rule != RULE:
         raise DataError(

@@ -18,6 +18,7 @@ from splitvfl.data.columns import Columns, PartyData, Records, Shards, VerticalD
 from splitvfl.data.schema import VOCABULARY_FILE, read_party_schema
 from splitvfl.data.store import open_party
 from splitvfl.errors import DataError
+from splitvfl.system.untrusted_files import MOST_LARGE, UntrustedFile
 
 PLACEHOLDER = "{worker}"
 """What the number of a shard takes the place of in a path."""
@@ -72,8 +73,8 @@ def facts_of(folder: Path) -> ShardFacts:
     schema = read_party_schema(folder)
     digest = hashlib.sha256(msgspec.json.encode({name: getattr(schema, name) for name in _ALIKE}))
     if (folder / VOCABULARY_FILE).exists():
-        with (folder / VOCABULARY_FILE).open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+        vocabulary = UntrustedFile(path=folder / VOCABULARY_FILE, most=MOST_LARGE, error=DataError)
+        digest.update(bytes.fromhex(vocabulary.digest()))
     return ShardFacts(
         path=str(folder),
         rows=schema.rows.get("train", 0),

@@ -6,17 +6,14 @@ memory is short, and what is written to a tensor never reaches the file.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from numpy.lib import format as npy
 
 from splitvfl.data.columns import LABEL_DTYPES, Columns, PartyData, Provenance, Records, TaskName, VerticalData
 from splitvfl.data.ingested_doubts import doubts_of_encoders
@@ -32,6 +29,7 @@ from splitvfl.data.schema import (
 )
 from splitvfl.data.tables import did_you_mean
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.system.untrusted_files import MOST_LARGE, UntrustedFile
 
 # Ids of two parties are compared in pieces of 8 MiB.
 _PIECE = 1 << 20
@@ -175,31 +173,18 @@ def _records(folder: Path, schema: PartySchema, part: Part) -> Records:
 
 def _mapped(file: Path, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
     """Return a tensor that is backed by a file, after a check of its header and its length."""
-    found, columns_first, found_dtype, offset = _header(file)
+    again = "ingest the data again"
+    # A table folder's owner may keep its large arrays elsewhere, behind links.
+    found, columns_first, found_dtype, offset = UntrustedFile(
+        path=file, most=MOST_LARGE, linked=True, remedy=again, error=DataError
+    ).array_head()
     if found != shape or found_dtype != np.dtype(dtype) or columns_first:
         order = ", column by column" if columns_first else ""
         raise DataError(
             f"{file}: expected {np.dtype(dtype)} of shape {shape}, row by row, as {SCHEMA_FILE} beside it says, "
-            f"got {found_dtype} of shape {found}{order}; ingest the data again"
+            f"got {found_dtype} of shape {found}{order}; {again}"
         )
-    size, needed = file.stat().st_size, offset + math.prod(shape) * found_dtype.itemsize
-    if size != needed:
-        raise DataError(f"{file}: expected {needed} bytes, got {size}: it is damaged; ingest the data again")
     return torch.from_numpy(np.memmap(file, found_dtype, mode="c", offset=offset, shape=shape))
-
-
-def _header(file: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Return shape, whether columns come first, dtype, and where the numbers begin."""
-    try:
-        with file.open("rb") as stream:
-            version = npy.read_magic(stream)
-            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            shape, columns_first, dtype = read(stream)
-            return shape, columns_first and len(shape) > 1, dtype, stream.tell()
-    except FileNotFoundError:
-        raise DataError(f"{file}: there is no such file; ingest the data again") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file}: cannot be read: {error}") from error
 
 
 def _roles(schema: _Whole, folder: Path) -> dict[str, Role]:

@@ -24,9 +24,10 @@ import torch
 from torch import Tensor
 
 from splitvfl.data.columns import PartyData
-from splitvfl.errors import CheckpointError, ConfigError
+from splitvfl.errors import CheckpointError, ConfigError, ProtocolError
 from splitvfl.messaging.messages import bytes_of, dtype_named, name_of
-from splitvfl.system.private_folder import private_folder, write_new
+from splitvfl.system.private_folder import private_folder
+from splitvfl.system.untrusted_files import UntrustedFile, indented, open_own, write_whole
 
 PIECE_ROWS = 4096
 MEMORY_MIB = 1024
@@ -245,7 +246,7 @@ class Kept:
             shutil.rmtree(self._folder, ignore_errors=True)
             private_folder(self._folder)
             for name in self.forms:
-                os.close(os.open(self._path(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+                open_own(self._path(name), "xb").close()
             self._write_index()
         except OSError as error:
             raise self._unwritable(error) from error
@@ -261,10 +262,7 @@ class Kept:
             for name, form in self.forms.items()
         }
         index = _KeptIndex(_FORMAT, self._records, self.pieces.train, self.pieces.test, self.done, parties)
-        beside = self._folder / f".{_INDEX}"
-        beside.unlink(missing_ok=True)
-        write_new(beside, msgspec.json.format(msgspec.json.encode(index), indent=2))
-        beside.replace(self._folder / _INDEX)
+        write_whole(self._folder / _INDEX, indented(index))
 
     def _unwritable(self, error: OSError) -> CheckpointError:
         return CheckpointError(f"cannot keep activations in {self._folder}: {error}; make room, and start again")
@@ -284,13 +282,14 @@ class Kept:
             CheckpointError: If it is damaged, or of other parties or records.
         """
         path = folder / FOLDER / _INDEX
-        if not path.exists():
+        file = UntrustedFile(path=path, remedy=_ANEW)
+        index = file.json(_KeptIndex)
+        if index is None:
             return None
         try:
-            index = msgspec.json.decode(path.read_bytes(), type=_KeptIndex)
             forms = {name: Form(one.width, dtype_named(one.dtype)) for name, one in index.parties.items()}
-        except (OSError, ValueError, msgspec.MsgspecError) as error:
-            raise CheckpointError(f"{path} is damaged: {error}; {_ANEW}") from error
+        except (ValueError, ProtocolError) as error:
+            raise file.refused(error) from error
         expected = (_FORMAT, records, pieces.train, pieces.test, set(names))
         if (index.format, index.records, index.train, index.test, set(forms)) != expected:
             raise CheckpointError(
@@ -307,12 +306,9 @@ class Kept:
 
     def _check_files(self, digests: Mapping[str, str]) -> None:
         for name, form in self.forms.items():
-            try:
-                with self._path(name).open("rb") as file:
-                    for piece in islice(self.pieces, self.done):
-                        self._chains[name]._add(file.read(len(piece.rows) * form.row_bytes))
-            except OSError as error:
-                raise CheckpointError(f"{self._path(name)} cannot be read: {error.strerror}; {_ANEW}") from error
+            with UntrustedFile(path=self._path(name), remedy=_ANEW).opened() as file:
+                for piece in islice(self.pieces, self.done):
+                    self._chains[name]._add(file.read(len(piece.rows) * form.row_bytes))
             if self._chains[name].value != digests[name]:
                 raise CheckpointError(
                     f"{self._path(name)} is damaged: it does not hold what {name} sent, as {_INDEX} beside it has it; "
@@ -345,7 +341,7 @@ class Kept:
             self._rows[name][piece.start : piece.start + len(piece.rows)] = payload
             return
         try:
-            with self._path(name).open("r+b", buffering=0) as file:
+            with open_own(self._path(name), "r+b", buffered=False) as file:
                 file.seek(piece.start * self.forms[name].row_bytes)
                 left = bytes_of(payload)
                 while left:

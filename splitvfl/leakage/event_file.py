@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from splitvfl.system.untrusted_files import open_own
+
 _NAME = "events.out.tfevents"
 
 
@@ -30,7 +32,8 @@ class EventFile:
 
     def __init__(self, folder: Path, *, purge_step: int | None = None) -> None:
         second = max([int(time.time()), *(1 + _second(path) for path in folder.glob(f"{_NAME}.*"))])
-        self._open((folder / f"{_NAME}.{second:010d}.{socket.gethostname()}.{os.getpid()}").open("xb"))
+        name = f"{_NAME}.{second:010d}.{socket.gethostname()}.{os.getpid()}"
+        self._open(open_own(folder / name, "xb", mode=0o666))
         self._write(self._event(wall_time=time.time(), file_version="brain.Event:2"))
         if purge_step is not None:
             start = self._session(status=self._session.START)
@@ -48,7 +51,7 @@ class EventFile:
         if not files:
             return cls(folder)
         last = cls.__new__(cls)
-        last._open(files[-1].open("ab"))
+        last._open(open_own(files[-1], "ab", mode=0o666))
         return last
 
     def _open(self, file: BinaryIO) -> None:

@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 from splitvfl.errors import CheckpointError
 from splitvfl.leakage.board import add_layout
 from splitvfl.leakage.event_file import EventFile
-from splitvfl.system.handed_on import MOST_BYTES, read_handed_on
 from splitvfl.system.private_folder import private_folder
+from splitvfl.system.untrusted_files import MOST_BYTES, MOST_VALUES, UntrustedFile, decoded, open_own
 
 
 class Monitor:
@@ -43,9 +43,9 @@ class Monitor:
         try:
             private_folder(folder)
             if resume_at is None:
-                self._lines = path.open("wb")
+                self._lines = open_own(path, "wb", mode=0o666)
             else:
-                self._lines = lines = path.open("r+b")
+                self._lines = lines = open_own(path, "r+b")
                 _cut_back(lines, resume_at[0])
         except OSError as error:
             raise CheckpointError(f"cannot write {path}: {error}") from error
@@ -119,10 +119,13 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
             1 GiB.
     """
     path = folder / "metrics.jsonl"
+    content = UntrustedFile(path=path, most=4 * MOST_BYTES).read() or b""
+    if (count := content.count(b"\n")) > MOST_VALUES:
+        raise CheckpointError(f"{path} has {count:,} lines, and no run writes more than {MOST_VALUES:,}: take it away")
     rows = []
-    for number, line in enumerate((read_handed_on(path, most=4 * MOST_BYTES) or b"").splitlines(), start=1):
+    for number, line in enumerate(content.splitlines(), start=1):
         try:
-            row = json.loads(line)
+            row = decoded(line, infinite=True)
         except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{path}:{number}: not a line of JSON: {error}") from error
         if not isinstance(row, dict) or not isinstance(row.get("step"), int):

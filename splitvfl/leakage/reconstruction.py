@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from splitvfl.errors import CheckpointError, printable
 from splitvfl.leakage.estimates import TOLD, JudgedAttack, OwnColumn, off_by, quoted, shares_left
 from splitvfl.leakage.features import Part, Sees
-from splitvfl.system.handed_on import read_handed_on
+from splitvfl.system.untrusted_files import UntrustedFile, indented, write_whole
 
 RECONSTRUCTION_FILE: Final = "reconstruct.json"
+FORMAT: Final = "splitvfl reconstruct"
 VERSION: Final = 1
 
 Weights = Literal["true", "rotated", "shifted", "revealed"]
@@ -190,7 +189,7 @@ class Reconstruction:
     skipped: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     transformed: tuple[str, ...] = ()
-    format: Literal["splitvfl reconstruct"] = "splitvfl reconstruct"
+    format: str = FORMAT
     version: int = VERSION
 
     @property
@@ -214,37 +213,21 @@ class Reconstruction:
 
     def save(self, path: Path) -> None:
         """Write it as JSON, all at once, readable by its owner alone: statistics of the parties' columns are in it."""
-        draft = path.with_name(f".{path.name}")
-        with open(draft, "wb", opener=_private) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(self.as_json()), indent=2) + b"\n")
-        os.replace(draft, path)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+        write_whole(path, indented(self.as_json()) + b"\n")
 
 
 def read_reconstruction(folder: Path) -> Reconstruction | None:
-    """Return what a run's ``reconstruct.json`` says, which another may have handed on; ``None`` without one.
+    """Return what a run's ``reconstruct.json`` says, which may be somebody else's; ``None`` without one.
 
     Raises:
         CheckpointError: If it is damaged.
     """
-    path = folder / RECONSTRUCTION_FILE
-    content = read_handed_on(path)
-    if content is None:
-        return None
-    try:
-        found = msgspec.convert(_harmless(msgspec.json.decode(content)), Reconstruction)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _damaged(path, error) from error
-    if wrong := _wrong_in(found):
-        raise _damaged(path, wrong)
+    anew = f"make it anew (splitvfl reconstruct {folder}), or delete it"
+    file = UntrustedFile(path=folder / RECONSTRUCTION_FILE, remedy=anew)
+    found = file.json(Reconstruction, wanted=FORMAT, version=VERSION, sanitise=True)
+    if found is not None and (wrong := _wrong_in(found)):
+        raise file.refused(wrong)
     return found
-
-
-def _damaged(path: Path, why: object) -> CheckpointError:
-    return CheckpointError(f"{path} is damaged: {why}; make it anew (splitvfl reconstruct {path.parent}), or delete it")
 
 
 def _wrong_in(found: Reconstruction) -> str:
@@ -273,15 +256,6 @@ def _wrong_in_plots(views: Sequence[ReconstructedView]) -> str:
     if not all(abs(value) <= _FARTHEST for plot in plots for value in (*plot.true, *plot.estimated)):
         return "values lie far outside of the unit box"
     return ""
-
-
-def _harmless(value: Any) -> Any:
-    """Return what was read with every text printable."""
-    if isinstance(value, dict):
-        return {printable(key): _harmless(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_harmless(inner) for inner in value]
-    return printable(value) if isinstance(value, str) else value
 
 
 # --- in words

@@ -7,8 +7,6 @@ values, so that no two values are known to be one record's.
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +14,8 @@ import msgspec
 import torch
 from torch import Tensor
 
-from splitvfl.errors import CheckpointError, printable
 from splitvfl.leakage.reconstruction import PlottedColumn
-from splitvfl.system.handed_on import read_handed_on
+from splitvfl.system.untrusted_files import UntrustedFile, write_whole
 
 SHOWN_FILE: Final = "columns-read.json"
 SHOWN_COLUMNS: Final = 3
@@ -82,35 +79,22 @@ def save_shown(folder: Path, shown: tuple[ShownRecords, ...]) -> None:
     if not shown:
         path.unlink(missing_ok=True)
         return
-    draft = path.with_name(f".{path.name}")
-    draft.unlink(missing_ok=True)
-    with open(draft, "xb", opener=_private) as file:
-        file.write(msgspec.json.encode(_File(shown=shown)) + b"\n")
-    os.replace(draft, path)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    write_whole(path, msgspec.json.encode(_File(shown=shown)) + b"\n")
 
 
 def read_shown(folder: Path) -> tuple[ShownRecords, ...]:
-    """Return what a run has kept, which another may have handed on; nothing where it has kept nothing.
+    """Return what a run has kept, which may be somebody else's; nothing where it has kept nothing.
 
     Raises:
         CheckpointError: If the file is damaged, or holds more than a run keeps.
     """
-    path = folder / SHOWN_FILE
-    content = read_handed_on(path, most=_MOST_BYTES)
-    if content is None:
+    file = UntrustedFile(path=folder / SHOWN_FILE, most=_MOST_BYTES, remedy="leave out --show-records, or delete it")
+    found = file.json(_File, version=_VERSION, sanitise=True)
+    if found is None:
         return ()
-    try:
-        found = msgspec.json.decode(content, type=_File)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged: {error}; leave out --show-records, or delete it") from error
-    wrong = _wrong_in(found.shown)
-    if wrong:
-        raise CheckpointError(f"{path} is damaged: {wrong}; leave out --show-records, or delete it")
-    return tuple(_harmless(one) for one in found.shown)
+    if wrong := _wrong_in(found.shown):
+        raise file.refused(wrong)
+    return found.shown
 
 
 def _wrong_in(found: tuple[ShownRecords, ...]) -> str:
@@ -127,8 +111,3 @@ def _wrong_in(found: tuple[ShownRecords, ...]) -> str:
     if not all(0.0 <= value <= 1.0 for one in columns for value in (*one.true, *one.estimated)):
         return "expected values in [0, 1], got others"
     return ""
-
-
-def _harmless(shown: ShownRecords) -> ShownRecords:
-    columns = tuple(replace(one, column=printable(one.column)) for one in shown.columns)
-    return ShownRecords(party=printable(shown.party), attack=printable(shown.attack), columns=columns)

@@ -12,6 +12,7 @@ import torch
 from splitvfl.errors import ProtocolError
 from splitvfl.messaging.conversation import Half, admit
 from splitvfl.messaging.messages import MAX_BYTES, Message, decode, encode
+from splitvfl.system.untrusted_files import UntrustedFile
 
 _LENGTH = struct.Struct("<Q")
 
@@ -56,7 +57,7 @@ class Transcript:
             ProtocolError: If it is truncated or damaged.
         """
         transcript = cls()
-        with path.open("rb") as file:
+        with UntrustedFile(path=path, error=ProtocolError, linked=True).opened() as file:
             while header := file.read(_LENGTH.size):
                 length = _LENGTH.unpack(header)[0] if len(header) == _LENGTH.size else MAX_BYTES + 1
                 data = file.read(length) if length <= MAX_BYTES else b""

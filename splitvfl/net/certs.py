@@ -26,6 +26,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.net.tls import DEVELOPMENT, ROOTS_FILE, identities, identity_of, unencrypted
 from splitvfl.system.private_folder import private_folder, write_new
+from splitvfl.system.untrusted_files import UntrustedFile
 
 AUTHORITY_KEY_FILE = "ca.key"
 LONGEST_DAYS = 365
@@ -186,8 +187,8 @@ def _kept_authority(folder: Path) -> _Authority | None:
     if not roots.exists():
         return None
     try:
-        key = serialization.load_pem_private_key(key_file.read_bytes(), password=None)
-        certificate = x509.load_pem_x509_certificate(roots.read_bytes())
+        key = serialization.load_pem_private_key(_pem(key_file), password=None)
+        certificate = x509.load_pem_x509_certificate(_pem(roots))
     except (TypeError, ValueError):
         raise ConfigError(f"{roots} and {key_file}: expected an authority's certificate and key in PEM") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
@@ -197,6 +198,14 @@ def _kept_authority(folder: Path) -> _Authority | None:
             f"{roots}: expired on {certificate.not_valid_after_utc:%Y-%m-%d}; make all anew with --overwrite"
         )
     return _Authority(certificate, key)
+
+
+def _pem(path: Path) -> bytes:
+    """Return what a file of the authority holds; its folder may be a Secret, whose files are links."""
+    content = UntrustedFile(path=path, error=ConfigError, linked=True).read()
+    if content is None:
+        raise ConfigError(f"{path}: not there, expected the authority's certificate and key; choose another folder")
+    return content
 
 
 def _new_authority(now: datetime, days: int) -> _Authority:

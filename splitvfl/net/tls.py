@@ -45,12 +45,14 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 from splitvfl.errors import ConfigError, LinkError, ProtocolError
+from splitvfl.system.untrusted_files import UntrustedFile
 
 ROOTS_FILE = "ca.pem"
 DEVELOPMENT = "splitvfl, for development only"
 
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _LEAST_RSA_BITS = 2048
+_MOST_BYTES = 1 << 24  # of certificates
 _READABLE_BY_OTHERS = 0o077
 
 # A certificate is taken apart when it is asked for its parts; any of these says that a part makes no sense.
@@ -187,6 +189,8 @@ class Identity:
         group too; that key and certificate belong together and are of a kind that gRPC can use; that the certificate is
         valid today and carries the identity; and, in a handshake of the certificate with itself in memory, that a peer
         with the same roots would accept it on both sides of a link.
+
+        The folder and its files may be links: so Kubernetes mounts a Secret.
 
         Args:
             party: The party's name.
@@ -406,16 +410,13 @@ def _placed(given: Path | str | None, folder: Path | str | None, name: str, what
 
 
 def _read(path: Path, what: str, *, secret: bool = False) -> bytes:
-    try:
-        with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            content = file.read()
-    except FileNotFoundError:
-        raise ConfigError(
-            f"{path}: not there, expected the {what}; `splitvfl certs` makes some for development"
-        ) from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read the {what}: {error.strerror}") from None
+    # A link is followed: each file of a Secret that Kubernetes mounts is one.
+    file = UntrustedFile(path=path, error=ConfigError, linked=True).open()
+    if file is None:
+        raise ConfigError(f"{path}: not there, expected the {what}; `splitvfl certs` makes some for development")
+    with file:
+        found = os.fstat(file.fileno())
+        content = file.read(_MOST_BYTES)
     # What root owns reaches a process of another user through a group: so Kubernetes mounts a Secret.
     of_root = found.st_uid == 0 and os.geteuid() != 0
     mode = stat.S_IMODE(found.st_mode)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
@@ -28,6 +26,7 @@ from splitvfl.report.audit_words import (
 )
 from splitvfl.report.report import page_style
 from splitvfl.report.rows import MISSING, counted
+from splitvfl.system.untrusted_files import write_whole
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -46,12 +45,9 @@ def write_audit_page(audit: Mapping[str, Any], target: Path) -> Path:
     Raises:
         CheckpointError: If it cannot be written.
     """
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
-        draft.write_text(audit_page(audit), encoding="utf-8")
-        os.replace(draft, target)
+        write_whole(target, audit_page(audit).encode(), mode=0o666, alone=False)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise CheckpointError(f"cannot write {target}: {error}") from error
     return target
 

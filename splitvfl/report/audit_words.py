@@ -6,15 +6,13 @@ never a limit: what is a limit is said to be guaranteed, and only where the guar
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from splitvfl.errors import CheckpointError
 from splitvfl.report.rows import counted
-from splitvfl.system.handed_on import read_handed_on
+from splitvfl.system.untrusted_files import UntrustedFile
 
 AUDIT_FILE, AUDIT_PAGE = "audit.json", "audit.html"
 
@@ -27,7 +25,7 @@ FINDINGS = {
 }
 """What a verdict says, in a sentence."""
 
-_FORMAT = "splitvfl audit"
+FORMAT, VERSION = "splitvfl audit", 1
 _SYMBOLS = set("εδμσΦΔ√½")
 _BELOW = "Why, its formulas say further down."
 _WHAT = {
@@ -70,18 +68,13 @@ def read_audit(folder: Path) -> dict[str, Any] | None:
     Raises:
         CheckpointError: If it is damaged.
     """
-    path = folder / AUDIT_FILE
-    content = read_handed_on(path)
-    if content is None:
+    file = UntrustedFile(path=folder / AUDIT_FILE, remedy="run splitvfl audit again, or delete it")
+    found = file.json(dict[str, Any])
+    if found is None or found.get("format") != FORMAT:
         return None
-    try:
-        found: dict[str, Any] = json.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged: {error}") from error
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path} is damaged: expected an object, got {type(found).__name__}")
+    file.check_format(found, FORMAT, VERSION)
     # Of a version without seats it says nothing here.
-    return found if found.get("format") == _FORMAT and "learned" in found else None
+    return found if "learned" in found else None
 
 
 def overall(audit: Mapping[str, Any]) -> str:

@@ -8,7 +8,6 @@ are counted in another file, until it is used up.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,12 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
 
-import msgspec
-
 from splitvfl.errors import ArgumentError, CheckpointError, printable
 from splitvfl.system.folder_lock import locked
-from splitvfl.system.handed_on import read_handed_on
-from splitvfl.system.private_folder import write_new
+from splitvfl.system.untrusted_files import UntrustedFile, indented, write_whole
 
 RELEASES_FILE: Final = "releases.json"
 """What crossed since the training, and is not covered."""
@@ -134,14 +130,11 @@ def reserve_of(folder: Path) -> Reserve:
     Raises:
         CheckpointError: If the file is missing or damaged: nobody knows how much was used.
     """
-    path = folder / RESERVE_FILE
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Reserve)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, ArgumentError) as error:
-        raise CheckpointError(
-            f"{path} does not say how many predictions the run's noise still covers: {error}; bring it back as it was "
-            "last, for what was used is used"
-        ) from error
+    return UntrustedFile(
+        path=folder / RESERVE_FILE,
+        says="does not say how many predictions the run's noise still covers",
+        remedy="bring it back as it was last, for what was used is used",
+    ).present_json(Reserve)
 
 
 def use_reserve(folder: Path, records: int) -> Reserve | None:
@@ -169,17 +162,12 @@ def releases(folder: Path) -> list[Release]:
     Raises:
         CheckpointError: If the file is damaged, or cannot be read.
     """
-    path = folder / RELEASES_FILE
-    content = read_handed_on(path)
-    if content is None:
-        return []
-    try:
-        return msgspec.json.decode(content, type=list[Release])
-    except (msgspec.MsgspecError, UnicodeDecodeError, ArgumentError) as error:
-        raise CheckpointError(
-            f"{path} does not hold what was predicted after the training: {error}; bring it back, or what is said of "
-            "the run leaves predictions out"
-        ) from error
+    file = UntrustedFile(
+        path=folder / RELEASES_FILE,
+        says="does not hold what was predicted after the training",
+        remedy="bring it back, or what is said of the run leaves predictions out",
+    )
+    return file.json(list[Release]) or []
 
 
 def note_release(folder: Path, release: Release) -> None:
@@ -213,11 +201,8 @@ def _counting(path: Path) -> Iterator[None]:
 
 
 def _write(path: Path, found: list[Release] | Reserve) -> None:
-    beside = path.with_name(f".{path.name}")
     try:
-        beside.unlink(missing_ok=True)
-        write_new(beside, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-        os.replace(beside, path)
+        write_whole(path, indented(found, indent=1) + b"\n")
     except OSError as error:
         raise CheckpointError(
             f"cannot write {path}: {error.strerror or error}; nothing was sent: predictions of a run with noise that "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from importlib import resources
@@ -69,7 +68,7 @@ from splitvfl.report.rows import (
 )
 from splitvfl.report.served import served_in
 from splitvfl.report.summary import FILE_NAME, GOAL, RunSummary, read_summary
-from splitvfl.system.handed_on import read_handed_on
+from splitvfl.system.untrusted_files import UntrustedFile, write_whole
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -119,21 +118,12 @@ def write_report(runs: Sequence[Path], target: Path, *, title: str, show_records
         or any(one.own_columns for one in summaries)
         or any(read_reconstruction(one) is not None or served_in(one) for one in folders)
     )
-    # A name that nobody can foresee, and a new file: a link that others have put there is not followed.
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with open(draft, "x", encoding="utf-8", opener=_private if told else None) as file:
-            file.write(page)
-        os.replace(draft, target)
+        write_whole(target, page.encode(), mode=0o600 if told else 0o666, alone=False)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise CheckpointError(f"cannot write {target}: {error}") from error
     return target
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def finished_runs(folders: Sequence[Path]) -> list[Path]:
@@ -375,12 +365,8 @@ def _description(attack: str, known: Mapping[str, str]) -> str:
 
 
 def _settings(folder: Path) -> str:
-    path = folder / _SETTINGS
-    content = read_handed_on(path, most=_MOST_SETTINGS)
-    try:
-        return "" if content is None else shown_settings(content.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path} is damaged: {error}; bring it back as it was, or delete it") from error
+    text = UntrustedFile(path=folder / _SETTINGS, most=_MOST_SETTINGS).text()
+    return "" if text is None else shown_settings(text)
 
 
 def _parties(runs: Sequence[RunSummary]) -> str:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
 from splitvfl.config.registry import built_in
-from splitvfl.errors import CheckpointError, printable
+from splitvfl.errors import CheckpointError
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading
@@ -25,7 +22,7 @@ from splitvfl.privacy import Spent
 from splitvfl.privacy.statement import Relation
 from splitvfl.report.provenance import BEGUN_FILE, Provenance
 from splitvfl.report.releases import releases, said_of
-from splitvfl.system.handed_on import read_handed_on
+from splitvfl.system.untrusted_files import UntrustedFile, indented, write_whole
 
 FILE_NAME = "summary.json"
 GOAL = 0.6
@@ -468,16 +465,8 @@ class RunSummary:
 
         There it holds the errors of answering means, and so the means of that party's own columns.
         """
-        draft = folder / f".{FILE_NAME}"
-        draft.unlink(missing_ok=True)
         shown = self if self.provenance is None else replace(self, provenance=replace(self.provenance, same_data=""))
-        with open(draft, "xb", opener=_private if self.own_columns else None) as file:
-            file.write(msgspec.json.format(msgspec.json.encode(shown), indent=2))
-        os.replace(draft, folder / FILE_NAME)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+        write_whole(folder / FILE_NAME, indented(shown), mode=0o600 if self.own_columns else 0o666)
 
 
 def read_summary(folder: Path) -> RunSummary:
@@ -489,20 +478,13 @@ def read_summary(folder: Path) -> RunSummary:
     path = folder / FILE_NAME
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: there is no such folder; name that of a finished run, or one that holds some")
-    content = read_handed_on(path)
-    if content is None:
+    anew = "leave this run out, get the file anew from whoever gave it to you, or run the experiment with --overwrite"
+    file = UntrustedFile(path=path, remedy=anew)
+    found = file.json(RunSummary, sanitise=True)
+    if found is None:
         raise CheckpointError(f"{folder} holds no finished run: there is no {FILE_NAME}; {how_to_go_on(folder)}")
-    try:
-        found = msgspec.convert(_harmless(msgspec.json.decode(content)), RunSummary, str_keys=True)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckpointError(
-            f"{path} is damaged: {error}; leave this run out, get the file anew from whoever handed it on, or run the "
-            "experiment again with --overwrite"
-        ) from error
     if wrong := _wrong_in(found):
-        raise CheckpointError(
-            f"{path} is damaged: {wrong}; leave this run out, or get the file anew from whoever handed it on"
-        )
+        raise file.refused(wrong)
     released = said_of(releases(folder))
     found = replace(found, notes=[*found.notes, *released], released=released)
     if found.provenance is None:
@@ -524,25 +506,10 @@ def how_to_go_on(folder: Path) -> str:
     return "go on by starting that party again, as it was started" if of_one_party else "go on with --resume"
 
 
-def _harmless(value: Any) -> Any:
-    """Return what was read with every text printable."""
-    if isinstance(value, dict):
-        return {printable(key): _harmless(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_harmless(inner) for inner in value]
-    return printable(value) if isinstance(value, str) else value
-
-
 def _same_data(folder: Path) -> str:
     """Return what says whether runs are on equal data; nothing where only the summary was handed on."""
-    path = folder / BEGUN_FILE
     try:
-        noted = msgspec.json.decode(read_handed_on(path) or b"{}", type=dict[str, str])
-    except (
-        CheckpointError,
-        msgspec.DecodeError,
-        UnicodeDecodeError,
-        RecursionError,
-    ):  # another user's run, or a damaged note: it says nothing
+        noted = UntrustedFile(path=folder / BEGUN_FILE).json(dict[str, str])
+    except CheckpointError:  # another user's run, or a damaged note: it says nothing
         return ""
-    return noted.get("data", "")
+    return (noted or {}).get("data", "")

@@ -7,7 +7,6 @@ in a file, so that they outlive the process and somebody can look at them. No id
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -16,9 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from splitvfl.errors import ArgumentError, CheckpointError
+from splitvfl.system.untrusted_files import UntrustedFile, write_whole
 
 _KEPT_DAYS: Final = 400
 _WRITTEN_EVERY_S: Final = 1.0
@@ -161,22 +159,14 @@ class AskCounts:
             return
         kept = dict(sorted(self._days.items())[-_KEPT_DAYS:])
         content = json.dumps({day: asdict(count) for day, count in kept.items()}, indent=1) + "\n"
-        beside = self._path.with_name(f".{self._path.name}")
         try:
-            beside.unlink(missing_ok=True)
-            with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(content)
-            beside.replace(self._path)
+            write_whole(self._path, content.encode(), flush=False)
         except OSError as error:
             raise CheckpointError(f"cannot write {self._path}: {error.strerror or error}; make room") from error
 
 
 def _read(path: Path) -> dict[str, DayCount]:
-    if not path.exists():
-        return {}
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, DayCount])
-    except (OSError, msgspec.DecodeError) as error:
-        raise CheckpointError(
-            f"{path} holds no counts of what was asked: {error}; move it away, and the day is counted from 0"
-        ) from error
+    file = UntrustedFile(
+        path=path, says="holds no counts of what was asked", remedy="move it away, and the day is counted from 0"
+    )
+    return file.json(dict[str, DayCount]) or {}

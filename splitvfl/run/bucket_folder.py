@@ -13,14 +13,15 @@ Digests of ids that can be guessed tell these ids: the folder is its owner's onl
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from splitvfl.data.id_column import (
@@ -38,6 +39,7 @@ from splitvfl.data.sources import chunks, open_all
 from splitvfl.errors import DataError
 from splitvfl.exchange.psi import Rows
 from splitvfl.exchange.psi_buckets import DoneBucket, bucket_of
+from splitvfl.system.untrusted_files import MOST_BYTES, UntrustedFile, memory_of_machine, open_own, write_whole
 
 FORMAT, VERSION = "splitvfl buckets", 1
 FACTS_FILE = "buckets.json"
@@ -50,6 +52,13 @@ _ENTRY = np.dtype([("row", "<i8"), ("digest", "u1", (DIGEST_BYTES,))])
 def folder_of_buckets(out: Path) -> Path:
     """Return where the buckets of an alignment are kept until all are done."""
     return out.with_name(f".{out.name}.buckets")
+
+
+class _Told(msgspec.Struct):
+    """``NUMBER.done.json``."""
+
+    order: str
+    shared: dict[str, Annotated[int, msgspec.Meta(ge=0)]]
 
 
 class BucketFolder:
@@ -125,7 +134,7 @@ class BucketFolder:
         parts = np.split(entries[np.argsort(numbers, kind="stable")], np.cumsum(counts)[:-1])
         for number, part in enumerate(parts):
             if len(part):
-                with self._ids_file(number).open("ab") as file:
+                with open_own(self._ids_file(number), "ab", mode=0o666) as file:
                     file.write(part.tobytes())
         self.sizes += counts
         return first + len(digests)
@@ -138,13 +147,10 @@ class BucketFolder:
     def _check_facts(self, facts: Mapping[str, object]) -> None:
         path = self._folder / FACTS_FILE
         known = {"format": FORMAT, "version": VERSION, "facts": dict(facts)}
-        if not path.exists():
-            _write(path, json.dumps(known).encode())
+        found = self._file(FACTS_FILE).json(dict[str, Any])
+        if found is None:
+            write_whole(path, json.dumps(known).encode(), mode=0o666)
             return
-        try:
-            found = json.loads(path.read_bytes())
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path} is damaged: {error}; {self._again}") from error
         if found != json.loads(json.dumps(known)):
             raise DataError(
                 f"{self._folder} holds buckets of an alignment of other records, parties or terms, which was not "
@@ -163,8 +169,8 @@ class BucketFolder:
 
     def read(self, number: int) -> tuple[Rows, Digests]:
         """Return the rows of a bucket in the party's files, and the digests of their ids."""
-        path = self._ids_file(number)
-        entries = np.fromfile(path, _ENTRY) if path.exists() else np.empty(0, _ENTRY)
+        content = self._file(self._ids_file(number).name, most=memory_of_machine()).read()
+        entries = np.frombuffer(content or b"", _ENTRY)
         return entries["row"].astype(np.int64), np.ascontiguousarray(entries["digest"])
 
     def done(self, number: int) -> DoneBucket | None:
@@ -174,13 +180,10 @@ class BucketFolder:
     def keep(self, number: int, found: DoneBucket) -> None:
         """Keep what was found of a bucket on the disk."""
         told = {"order": order_digest(found.ids), "shared": dict(found.shared)}
-        _write(self._folder / f"{number}.done.json", json.dumps(told).encode())
-        draft = self._folder / f"{number}.new.npy"
-        with draft.open("wb") as file:
-            np.save(file, np.stack([found.rows, found.ids], axis=1), allow_pickle=False)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._folder / f"{number}.done.npy")
+        write_whole(self._folder / f"{number}.done.json", json.dumps(told).encode(), mode=0o666)
+        content = io.BytesIO()
+        np.save(content, np.stack([found.rows, found.ids], axis=1), allow_pickle=False)
+        write_whole(self._folder / f"{number}.done.npy", content.getbuffer(), mode=0o666)
         self._done[number] = found
         self._ids_file(number).unlink(missing_ok=True)
 
@@ -195,29 +198,15 @@ class BucketFolder:
         path = self._folder / f"{number}.done.npy"
         if not path.exists():
             return None
-        try:
-            values: npt.NDArray[np.int64] = np.load(path, allow_pickle=False)
-            told = json.loads((self._folder / f"{number}.done.json").read_bytes())
-            order, shared = told["order"], told["shared"]
-        except (OSError, ValueError, EOFError, TypeError, KeyError) as error:
-            raise DataError(f"{path} cannot be read: {error}; {self._again}") from error
-        if values.dtype != np.int64 or values.ndim != 2 or values.shape[1] != 2 or not _are_counts(shared):
+        values = self._file(path.name, most=memory_of_machine()).array()
+        told = self._file(f"{number}.done.json").present_json(_Told)
+        if values.dtype != np.int64 or values.ndim != 2 or values.shape[1] != 2:
             raise DataError(f"{path} is damaged; {self._again}")
         rows, ids = np.ascontiguousarray(values.T)
         if ((rows < -1) | (rows >= int(self.sizes.sum()))).any() or (np.diff(ids) <= 0).any() or (ids < 0).any():
             raise DataError(f"{path} is damaged; {self._again}")
         # Of another order: it was being aligned again, and is so once more.
-        return DoneBucket(rows, ids, shared) if order_digest(ids) == order else None
+        return DoneBucket(rows, ids, told.shared) if order_digest(ids) == told.order else None
 
-
-def _are_counts(found: object) -> bool:
-    return isinstance(found, dict) and all(type(count) is int and count >= 0 for count in found.values())
-
-
-def _write(path: Path, content: bytes) -> None:
-    draft = path.with_suffix(".new")
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    def _file(self, name: str, *, most: int = MOST_BYTES) -> UntrustedFile:
+        return UntrustedFile(path=self._folder / name, most=most, remedy=self._again, error=DataError)

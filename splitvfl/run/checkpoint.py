@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,10 +21,12 @@ import torch
 
 from splitvfl.errors import CheckpointError
 from splitvfl.system.private_folder import PRIVATE, private_folder
+from splitvfl.system.untrusted_files import UntrustedFile, memory_of_machine, open_own
 
 State = Mapping[str, Any]
 
 _log = logging.getLogger("splitvfl.run")
+_NAME = re.compile(r"step-[0-9]{1,18}(-[0-9]{1,18})?")
 
 
 def save(folder: Path, step: int, parts: Mapping[str, State], *, keep: int = 1) -> Path:
@@ -80,8 +83,7 @@ def _unused(target: Path) -> Path:
 
 
 def _write(path: Path, state: State) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
+    with open_own(path, "xb") as file:
         torch.save(dict(state), file)
         file.flush()
         os.fsync(file.fileno())
@@ -97,7 +99,12 @@ def _flush_folder(folder: Path) -> None:
 
 def _all(folder: Path) -> list[Path]:
     # By numbers: among the names, a tenth save of one step would come before the second.
-    return sorted(folder.glob("step-*"), key=_step_and_number)
+    return sorted(filter(_is_named_so, folder.glob("step-*")), key=_step_and_number)
+
+
+def _is_named_so(path: Path) -> bool:
+    """Return whether a checkpoint has such a name; a link leads out of a folder that may be somebody else's."""
+    return _NAME.fullmatch(path.name) is not None and not path.is_symlink()
 
 
 def _step_and_number(checkpoint: Path) -> list[int]:
@@ -139,12 +146,9 @@ def load(checkpoint: Path, *, only: str = "*") -> dict[str, dict[str, Any]]:
     Raises:
         CheckpointError: If a file is missing, damaged, or holds anything else.
     """
-    parts = {}
-    for path in sorted(checkpoint.glob(f"{only}.pt")):
-        try:
-            parts[path.stem] = torch.load(path, weights_only=True, map_location="cpu")
-        except Exception as error:  # unpickling errors have no common type, and torch's advice is not to be followed
-            raise CheckpointError(f"{path} is damaged, or holds more than tensors and plain values") from error
+    most = memory_of_machine()
+    files = sorted(checkpoint.glob(f"{only}.pt"))
+    parts = {path.stem: UntrustedFile(path=path, most=most).checkpoint() for path in files}
     if not parts:
         raise CheckpointError(f"{checkpoint} holds no checkpoint")
     return parts

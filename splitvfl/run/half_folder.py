@@ -26,7 +26,6 @@ from typing import Any, Literal, cast
 import msgspec
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from splitvfl.data.columns import TaskName
@@ -34,12 +33,13 @@ from splitvfl.data.encoding import FittedEncoding
 from splitvfl.data.schema import SCHEMA_FILE, VOCABULARY_FILE, Role
 from splitvfl.data.transform import Transform, transform_of
 from splitvfl.data.writing import draft
-from splitvfl.errors import ArgumentError, CheckpointError
+from splitvfl.errors import ArgumentError, CheckpointError, SplitVFLError
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.learning.settings import Settings
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.recipe import Recipe
 from splitvfl.run.weights_file import pieces_of_weights
+from splitvfl.system.untrusted_files import MOST_BYTES, UntrustedFile, indented, memory_of_machine, open_own
 
 FORMAT = "splitvfl half"
 VERSION = 1
@@ -253,8 +253,8 @@ def _loss_of(party: ActiveParty | PassiveParty, origin: Origin) -> dict[str, Any
 
 
 def _write(path: Path, pieces: Iterable[bytes]) -> str:
-    descriptor, digest = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), hashlib.sha256()
-    with os.fdopen(descriptor, "wb") as file:
+    digest = hashlib.sha256()
+    with open_own(path, "xb") as file:
         for piece in pieces:
             digest.update(piece)
             file.write(piece)
@@ -264,19 +264,18 @@ def _write(path: Path, pieces: Iterable[bytes]) -> str:
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
+    with UntrustedFile(path=path, remedy="ingest the data again").opened() as file:
         while piece := file.read(_PIECE):
             yield piece
 
 
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return _file(path.parent, path.name).digest()
 
 
 def _encoded(schema: HalfSchema) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(schema), indent=2)
+    return indented(schema)
 
 
 def _signed(schema: HalfSchema) -> HalfSchema:
@@ -294,27 +293,15 @@ def read_half_schema(folder: Path) -> HalfSchema:
     Raises:
         CheckpointError: If there is none, or it is damaged or has another version.
     """
-    path = folder / HALF_FILE
-    try:
-        if path.exists() and not path.is_file():
-            raise damaged(path, "it is no file")  # a pipe would be waited at for ever
-        data = path.read_bytes()
-    except OSError as error:
+    file = _file(folder, HALF_FILE)
+    schema = file.json(HalfSchema, wanted=FORMAT, version=VERSION)
+    if schema is None:
         raise CheckpointError(
             f"expected a trained half, as `splitvfl party` writes it, at {folder}; its {HALF_FILE} cannot be read: "
-            f"{error.strerror}; train it first, or name another folder (splitvfl predict --model FOLDER)"
-        ) from error
-    try:
-        head: Any = msgspec.json.decode(data)
-        if not isinstance(head, dict) or head.get("format") != FORMAT:
-            raise CheckpointError(f'{path} does not begin with "format": "{FORMAT}"; it is no trained half')
-        if head.get("version") != VERSION:
-            raise CheckpointError(f"{path} has version {head.get('version')!r}, expected {VERSION}; train again")
-        schema = msgspec.convert(head, HalfSchema)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise damaged(path, error) from error
+            "there is no such file; train it first, or name another folder (splitvfl predict --model FOLDER)"
+        )
     if _signed(schema).digest != schema.digest or WEIGHTS_FILE not in schema.files:
-        raise damaged(path, "what it says has changed since it was written")
+        raise file.refused("what it says has changed since it was written")
     return schema
 
 
@@ -326,14 +313,9 @@ def check_file(folder: Path, name: str, digest: str) -> None:
     """
     if name not in (WEIGHTS_FILE, TRANSFORM_FILE, *_TABLE_FILES):
         raise damaged(folder / HALF_FILE, f"there is no place for a file {name!r}")
-    if (folder / name).exists() and not (folder / name).is_file():
-        raise damaged(folder / name, "it is no file")  # a pipe would be waited at for ever
-    try:
-        same = file_digest(folder / name) == digest
-    except OSError as error:
-        raise CheckpointError(f"{folder / name} cannot be read: {error.strerror}; train again") from error
-    if not same:
-        raise damaged(folder / name, f"it is not the file that {HALF_FILE} tells of")
+    file = _file(folder, name)
+    if file.digest() != digest:
+        raise file.refused(f"it is not the file that {HALF_FILE} tells of")
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
@@ -342,13 +324,10 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     Raises:
         CheckpointError: If they cannot be read, or hold NaN or infinite values.
     """
-    path = folder / WEIGHTS_FILE
-    try:
-        weights = safetensors.torch.load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise damaged(path, error) from error
+    weights = _file(folder, WEIGHTS_FILE).tensors()
     unfit = [name for name, value in weights.items() if not torch.isfinite(value).all()]
     if unfit:
+        path = folder / WEIGHTS_FILE
         raise CheckpointError(f"{path}: {unfit[0]} holds NaN or infinite values: training has diverged")
     return weights
 
@@ -359,22 +338,23 @@ def read_transform(folder: Path) -> Transform:
     Raises:
         CheckpointError: If it cannot be read, or is none.
     """
-    path = folder / TRANSFORM_FILE
+    file = _file(folder, TRANSFORM_FILE)
     try:
-        return transform_of(safetensors.torch.load_file(path))
-    except (OSError, SafetensorError, ArgumentError) as error:
-        raise damaged(path, error) from error
+        return transform_of(file.tensors())
+    except ArgumentError as error:
+        raise file.refused(error) from error
 
 
-def damaged(path: Path, why: object) -> CheckpointError:
+def damaged(path: Path, why: object) -> SplitVFLError:
     """Return what is said of a file of a trained half that cannot be used."""
-    return CheckpointError(f"{path} is damaged: {why}; train again, or bring back a copy of the folder")
+    return _file(path.parent, path.name).refused(why)
+
+
+def _file(folder: Path, name: str) -> UntrustedFile:
+    most = MOST_BYTES if name == HALF_FILE else memory_of_machine()
+    return UntrustedFile(path=folder / name, most=most, remedy="train again, or bring back a copy of the folder")
 
 
 def is_half(folder: Path) -> bool:
     """Return whether a folder says that it holds a trained half."""
-    try:
-        head = msgspec.json.decode((folder / HALF_FILE).read_bytes())
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return isinstance(head, dict) and head.get("format") == FORMAT
+    return _file(folder, HALF_FILE).has_format(FORMAT)

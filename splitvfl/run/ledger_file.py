@@ -28,8 +28,8 @@ import numpy.typing as npt
 
 from splitvfl.errors import CheckpointError
 from splitvfl.run.record_counts import Marks
-from splitvfl.system.handed_on import open_handed_on, read_handed_on
 from splitvfl.system.private_folder import close_folder, write_new
+from splitvfl.system.untrusted_files import UntrustedFile, decoded, open_own
 
 LEDGER_FOLDER: Final = "ledger"
 """In the folder of a run; in it each passive party whose half the run has has a folder of its own."""
@@ -43,6 +43,7 @@ NOTHING: Final = "0" * 64
 KEY_BYTES: Final = 32
 _DIGEST_BYTES: Final = 16
 _LONGEST_LINE: Final = 1 << 16
+_MOST_MARKS: Final = 1 << 32
 _ENTRY: Final = np.dtype([("mark", "<u8"), ("line", "<u4")])
 _CODE: Final = b',"code":"'
 
@@ -167,8 +168,8 @@ class Chain:
     def _read(self, raw: bytes) -> Line:
         body, mark, code = raw.rstrip(b"\n").rpartition(_CODE)
         try:
-            line = msgspec.json.decode(body + b"}", type=Line)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            line = msgspec.convert(decoded(body + b"}"), Line)
+        except (ValueError, RecursionError) as error:
             raise self._wrong(f"it is none ({error})") from error
         expected = None if self.key is None else _code(body, self.key)
         if not mark or (expected is not None and code != expected.encode() + b'"}'):
@@ -217,7 +218,7 @@ def read_on(chain: Chain, entries: Entries, *, size: int | None = None) -> Itera
     """
     marks, taken = np.ascontiguousarray(entries["mark"]), 0
     path = chain.where / LINES_FILE
-    file = open_handed_on(path)
+    file = UntrustedFile(path=path).open()
     if file is None and not chain.lines:
         return
     if file is None:
@@ -249,10 +250,12 @@ def entries_from(where: Path, start: int) -> Entries:
         OSError: If they cannot be read.
     """
     path = where / MARKS_FILE
-    file = open_handed_on(path)
+    file = UntrustedFile(path=path).open()
     if file is None:
         return np.zeros(0, _ENTRY)
     with file:
+        if os.fstat(file.fileno()).st_size > _MOST_MARKS:
+            raise CheckpointError(f"{path} is larger than {_MOST_MARKS >> 30} GiB, and no such file is: take it away")
         file.seek(start * _ENTRY.itemsize)
         content = file.read()
     return np.frombuffer(content[: len(content) // _ENTRY.itemsize * _ENTRY.itemsize], _ENTRY)
@@ -266,7 +269,7 @@ def key_of(where: Path) -> bytes | None:
         OSError: If it cannot be read.
     """
     path = where / KEY_FILE
-    key = read_handed_on(path)
+    key = UntrustedFile(path=path, most=1 << 10).read()
     if key is None:
         return None
     if len(key) != KEY_BYTES:
@@ -335,14 +338,11 @@ def marks_size(records: int) -> int:
 
 def _add(path: Path, content: bytes) -> None:
     new = not path.exists()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-    try:
+    with open_own(path, "ab", buffered=False) as file:
         left = memoryview(content)
         while left:
-            left = left[os.write(descriptor, left) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            left = left[file.write(left) :]
+        os.fsync(file.fileno())
     if new:
         _sync_folder(path.parent)
 

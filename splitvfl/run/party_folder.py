@@ -7,15 +7,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from splitvfl.errors import CheckpointError
 from splitvfl.exchange.handshake import HeldCheckpoints
 from splitvfl.run import checkpoint
+from splitvfl.system.untrusted_files import UntrustedFile, write_whole
 
 FAREWELL_FILE = "farewell.json"
 """Written when nobody needs this party any more."""
 
 KEPT_CHECKPOINTS = 2
 """The one that all parties have may be the one before the newest: a party can be killed just before it saves."""
+
+
+class _Farewell(msgspec.Struct):
+    run: str
+    step: int
 
 
 class PartyFolder:
@@ -56,10 +64,8 @@ class PartyFolder:
         Raises:
             CheckpointError: If that cannot be written.
         """
-        beside = self._farewell.with_name(f".{FAREWELL_FILE}")
         try:
-            beside.write_text(json.dumps({"run": run, "step": step}) + "\n")
-            beside.replace(self._farewell)
+            write_whole(self._farewell, (json.dumps({"run": run, "step": step}) + "\n").encode(), mode=0o666)
         except OSError as error:
             raise CheckpointError(f"cannot write {self._farewell}: {error}") from error
 
@@ -69,11 +75,6 @@ class PartyFolder:
         Raises:
             CheckpointError: If the note is damaged.
         """
-        if not self._farewell.exists():
-            return None
-        try:
-            noted = json.loads(self._farewell.read_text())
-            return noted["run"], noted["step"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            path = self._farewell
-            raise CheckpointError(f"{path} is damaged: {error}; delete it, and start the party again") from error
+        file = UntrustedFile(path=self._farewell, most=1 << 20, remedy="delete it, and start the party again")
+        noted = file.json(_Farewell)
+        return None if noted is None else (noted.run, noted.step)

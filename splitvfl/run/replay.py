@@ -24,12 +24,14 @@ from splitvfl.exchange.split_step import check_finite
 from splitvfl.messaging.conversation import Expected
 from splitvfl.messaging.messages import Message, bytes_of
 from splitvfl.net.driver import Correspondent
+from splitvfl.system.untrusted_files import UntrustedFile, open_own, write_whole
 
 JOURNAL = "replay.journal"
 
 _MAGIC: Final = b"splitvfl replay1"
 _KEY_BYTES: Final = 16
 _HEADER: Final = len(_MAGIC) + _KEY_BYTES
+_MOST_BYTES: Final = 1 << 30
 _RECORD: Final = struct.Struct("<Q12s16s")  # step, place, digest
 
 
@@ -116,7 +118,7 @@ class ReplayJournal(ReplayGuard):
             raise self._failed(error) from error
 
     def _open(self) -> None:
-        content = self._path.read_bytes() if self._path.exists() else b""
+        content = UntrustedFile(path=self._path, most=_MOST_BYTES).read() or b""
         if len(content) < _HEADER:  # new, or a process was killed while it made it: nothing was answered yet
             content = _MAGIC + os.urandom(_KEY_BYTES)
             self._replace(content)
@@ -127,16 +129,12 @@ class ReplayJournal(ReplayGuard):
         whole = (len(content) - _HEADER) // _RECORD.size * _RECORD.size  # the last one may have been torn
         for step, place, digest in _RECORD.iter_unpack(content[_HEADER : _HEADER + whole]):
             self._digests[place] = step, digest
-        self._file = self._path.open("r+b", buffering=0)
+        self._file = open_own(self._path, "r+b", buffered=False)
         self._file.truncate(_HEADER + whole)
         self._file.seek(_HEADER + whole)
 
     def _replace(self, content: bytes) -> None:
-        beside = self._path.with_name(f".{self._path.name}")
-        beside.unlink(missing_ok=True)
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
-        beside.replace(self._path)
+        write_whole(self._path, content, flush=False)
 
     def forget(self, before: int) -> None:
         """Drop what came in steps before this one: no checkpoint goes back so far."""
@@ -147,7 +145,7 @@ class ReplayJournal(ReplayGuard):
         try:
             self._replace(self._header + b"".join(_RECORD.pack(step, *rest) for step, *rest in _rows(kept)))
             self._file.close()
-            self._file = self._path.open("r+b", buffering=0)
+            self._file = open_own(self._path, "r+b", buffered=False)
             self._file.seek(0, os.SEEK_END)
         except OSError as error:
             raise self._failed(error) from error

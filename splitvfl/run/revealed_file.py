@@ -12,21 +12,19 @@ it is used. Its digest finds damage. It does not say who wrote the file, nor tha
 from __future__ import annotations
 
 import hashlib
-import math
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from splitvfl.errors import DataError
+from splitvfl.system.untrusted_files import UntrustedFile, decoded, open_own
 from splitvfl.wording import shown
 
 FORMAT: Final = "splitvfl revealed weights"
@@ -39,11 +37,10 @@ MEANING: Final = (
 RevealedWeights = Literal["true", "rotated", "shifted"]
 """The model's own, or those of remark 6: ``W Hᵀ`` and ``W + Δ``, of which the file holds neither H nor Δ."""
 
-_LENGTH = 8  # bytes of a safetensors file that say how long its header is
-_MOST_HEADER = 1 << 24
-_MOST_TENSORS = 1 << 28
-_MOST_DIMENSIONS = 8  # more would be a number of bytes that takes hours to work out
-_SIZES: Mapping[str, int] = {"F32": 4, "F64": 8}
+_MOST_BYTES = (1 << 28) + (1 << 24)
+_TYPES = ("F32", "F64")
+_SAYS = "holds no revealed weights of a linear model, as `splitvfl reveal` writes them"
+_REMEDY = "get it anew from whoever gave it to you"
 
 
 class RevealedSchema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -123,11 +120,11 @@ def write_revealed(path: Path, schema: RevealedSchema, weights: Mapping[str, Ten
         metadata={FORMAT: msgspec.json.encode(signed).decode()},
     )
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        file = open_own(path, "xb")
     except FileExistsError as error:
         raise DataError(f"{path} is there already, and is left alone: choose another name, or delete it") from error
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -148,12 +145,6 @@ def _digest(schema: RevealedSchema, weights: Mapping[str, Tensor]) -> str:
 # --- reading
 
 
-class _Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    dtype: str
-    shape: tuple[int, ...]
-    data_offsets: tuple[int, int]
-
-
 def read_revealed(path: Path) -> Revealed:
     """Return the revealed weights of a linear model, from a file that anybody may have written.
 
@@ -162,90 +153,35 @@ def read_revealed(path: Path) -> Revealed:
             values.
         OSError: If it cannot be read.
     """
-    # Not to wait for a writer where the name is that of a pipe.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
-        os.close(descriptor)
-        raise _refused(path, "it is no file")
-    with os.fdopen(descriptor, "rb") as file:
-        content = _content(file, found.st_size, path)
-    try:
-        weights = safetensors.torch.load(content)
-    except (SafetensorError, ValueError) as error:
-        raise _refused(path, "it is no safetensors file") from error
-    header = _header(content, path)
-    schema = _schema(header, path)
+    file = UntrustedFile(path=path, most=_MOST_BYTES, says=_SAYS, remedy=_REMEDY, error=DataError, linked=True)
+    heads, metadata = file.tensor_heads()
+    if odd := [one for one in heads.values() if one.dtype not in _TYPES]:
+        raise file.refused(f"expected weights in {' or '.join(_TYPES)}, got {odd[0].dtype} {shown(odd[0].shape)}")
+    weights = file.tensors()
+    schema = _schema(metadata, file)
     if schema.digest != _digest(schema, weights):
-        raise _refused(path, "it is damaged: it holds something else than when it was written")
+        raise file.refused("it is damaged: it holds something else than when it was written")
     parts = linear_parts(weights, schema.outputs, len(schema.columns))
     if parts is None:
         shapes = ", ".join(str(tuple(one.shape)) for one in list(weights.values())[:3])
-        raise _refused(
-            path,
+        raise file.refused(
             f"expected one matrix ({schema.outputs}, {len(schema.columns)}) of a linear model, and at most one vector "
             f"({schema.outputs},), got {len(weights)} tensors: {shapes or 'none'}",
         )
     weight, bias = (one.double() for one in parts)
     if not bool(torch.isfinite(weight).all()) or not bool(torch.isfinite(bias).all()):
-        raise _refused(path, "it holds NaN or infinite values")
+        raise file.refused("it holds NaN or infinite values")
     return Revealed(path, schema, weight, bias)
 
 
-def _content(file: BinaryIO, size: int, path: Path) -> bytes:
-    """Return a whole file, if its size and what it announces are those of weights."""
-    start = file.read(_LENGTH)
-    length = int.from_bytes(start, "little")
-    if len(start) < _LENGTH or not 0 < length <= min(_MOST_HEADER, size - _LENGTH):
-        raise _refused(path, f"it is no safetensors file with a header of at most {_MOST_HEADER >> 20} MiB")
-    header = file.read(length)
-    if size > _LENGTH + length + _MOST_TENSORS:
-        raise _refused(path, f"expected at most {_MOST_TENSORS >> 20} MiB of weights, got {size:,} bytes")
-    announced = sum(_bytes_of(one, path) for one in _tensors(header, path).values())
-    if announced != size - _LENGTH - length:
-        raise _refused(path, f"it announces {announced:,} bytes of weights, and holds {size - _LENGTH - length:,}")
-    content = start + header + file.read(announced)
-    if len(content) != size:
-        raise _refused(path, "it changes while it is read")
-    return content
-
-
-def _tensors(header: bytes, path: Path) -> dict[str, _Tensor]:
-    try:
-        fields = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
-        return {name: msgspec.json.decode(raw, type=_Tensor) for name, raw in fields.items() if name != "__metadata__"}
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _refused(path, "it is no safetensors file: its header is no description of tensors") from error
-
-
-def _bytes_of(one: _Tensor, path: Path) -> int:
-    if one.dtype not in _SIZES or any(length < 0 for length in one.shape):
-        raise _refused(path, f"expected weights in {' or '.join(_SIZES)}, got {shown(one.dtype)} {shown(one.shape)}")
-    if len(one.shape) > _MOST_DIMENSIONS or max(one.shape, default=0) > _MOST_TENSORS:
-        raise _refused(path, f"expected weights of at most {_MOST_DIMENSIONS} dimensions, got {shown(one.shape)}")
-    return _SIZES[one.dtype] * math.prod(one.shape)
-
-
-def _header(content: bytes, path: Path) -> dict[str, str]:
-    length = int.from_bytes(content[:_LENGTH], "little")
-    try:
-        fields = msgspec.json.decode(content[_LENGTH : _LENGTH + length], type=dict[str, msgspec.Raw])
-        return msgspec.json.decode(fields.get("__metadata__", b"{}"), type=dict[str, str])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _refused(path, "its metadata are damaged") from error
-
-
-def _schema(metadata: Mapping[str, str], path: Path) -> RevealedSchema:
+def _schema(metadata: Mapping[str, str], file: UntrustedFile) -> RevealedSchema:
     if set(metadata) != {FORMAT}:
-        raise _refused(path, f"its metadata do not say {FORMAT!r}")
+        raise file.refused(f"its metadata do not say {FORMAT!r}")
     try:
-        version = msgspec.json.decode(metadata[FORMAT], type=dict[str, msgspec.Raw]).get("version")
-        if version is None or msgspec.json.decode(version) != VERSION:
-            raise _refused(path, f"it has another version than {VERSION}")
-        return msgspec.json.decode(metadata[FORMAT], type=RevealedSchema)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _refused(path, "its metadata are damaged") from error
-
-
-def _refused(path: Path, why: str) -> DataError:
-    return DataError(f"{path} holds no revealed weights of a linear model, as `splitvfl reveal` writes them: {why}")
+        found = decoded(metadata[FORMAT].encode())
+        if not isinstance(found, dict):
+            raise ValueError("expected an object")
+        file.check_version(found, VERSION)
+        return msgspec.convert(found, RevealedSchema)
+    except (ValueError, RecursionError) as error:
+        raise file.refused("its metadata are damaged") from error

@@ -481,7 +481,7 @@ def test_a_file_is_read_as_it_was_written(folder: Path, tmp_path: Path) -> None:
     assert (written["format"], written["version"]) == ("splitvfl reconstruct", 1)
     assert written["sentences"] == found.sentences
     (tmp_path / RECONSTRUCTION_FILE).write_text("{}")
-    with pytest.raises(CheckpointError, match=r"reconstruct\.json is damaged"):
+    with pytest.raises(CheckpointError, match=r"reconstruct\.json does not begin with"):
         read_reconstruction(tmp_path)
 
 

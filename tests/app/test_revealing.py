@@ -323,10 +323,10 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, Any], dict[str, torch.Tensor]], o
     "no tensor": (lambda said, tensors: tensors.clear(), "got 0 tensors: none"),
     "whole numbers": (
         lambda said, tensors: tensors.update(weight=tensors["weight"].long()),
-        "expected weights in F32 or F64, got 'I64'",
+        "expected weights in F32 or F64, got I64",
     ),
-    "half precision": (lambda said, tensors: tensors.update(weight=tensors["weight"].half()), "got 'F16'"),
-    "another version": (lambda said, tensors: said.update(version=2), "another version"),
+    "half precision": (lambda said, tensors: tensors.update(weight=tensors["weight"].half()), "got F16"),
+    "another version": (lambda said, tensors: said.update(version=2), "has version 2, expected 1; get it anew"),
 }
 
 
@@ -398,16 +398,16 @@ def test_no_memory_is_taken_for_a_file_of_any_size(tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(_with_header(b"{}"))
     os.truncate(path, 1 << 40)  # a file with a hole: of a terabyte, and no space
-    with pytest.raises(DataError, match="expected at most 256 MiB of weights"):
+    with pytest.raises(DataError, match="larger than 272 MiB"):
         read_revealed(path)
 
 
 def test_pipes_and_folders_are_refused_without_waiting(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(DataError, match="it is no file"):
+    with pytest.raises(DataError, match="is no file"):
         read_revealed(pipe)
-    with pytest.raises(DataError, match="it is no file"):
+    with pytest.raises(DataError, match="is no file"):
         read_revealed(tmp_path)
 
 

@@ -253,7 +253,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "weights cut off": (cut_off(WEIGHTS_FILE), "weights.safetensors is damaged"),
     "description cut off": (cut_off(HALF_FILE), "half.json is damaged"),
     "no JSON": (lambda folder: (folder / HALF_FILE).write_bytes(b"\xff\xfe"), "half.json is damaged"),
-    "another format": (rewritten(lambda half: half.update(format="x")), "it is no trained half"),
+    "another format": (rewritten(lambda half: half.update(format="x")), "it belongs to something else"),
     "another version": (rewritten(lambda half: half.update(version=2)), "has version 2, expected 1"),
     "another step": (rewritten(lambda half: half.update(step=4)), "has changed since it was written"),
     "another width": (rewritten(lambda half: half["model"].update(bottom=[7, 6])), "has changed since"),
@@ -360,7 +360,7 @@ def test_a_pipe_in_place_of_a_file_of_a_half_is_not_waited_at(tmp_path: Path, na
     _, shop, _ = kept(tmp_path)
     (shop / name).unlink()
     os.mkfifo(shop / name)
-    with pytest.raises(CheckpointError, match=f"{name} is damaged: it is no file"):
+    with pytest.raises(CheckpointError, match=f"{name} is no file"):
         load_half(shop)
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import math
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -371,12 +372,30 @@ def test_a_file_is_found_or_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name, line in {
         "credti.yaml": "credti.yaml: no such file; did you mean credit.yaml?",
         "nowhere/credit.yaml": "nowhere/credit.yaml: no such file",
-        ".": ".: cannot be read: Is a directory",
+        ".": ". is no file, but a folder, a pipe or a device: name a file",
         "latin.yaml": "latin.yaml: expected text in UTF-8, got the byte 0xe9",
     }.items():
         with pytest.raises(ConfigError) as caught:
             load_config(name)
         assert str(caught.value) == line
+
+
+def test_a_file_that_kubernetes_mounts_is_read(tmp_path: Path) -> None:
+    """Each key of a ConfigMap is a link into a folder that is a link."""
+    (tmp_path / "..2026").mkdir()
+    (tmp_path / "..2026" / "credit.yaml").write_text(EXPERIMENT)
+    (tmp_path / "..data").symlink_to("..2026")
+    (tmp_path / "credit.yaml").symlink_to("..data/credit.yaml")
+    assert load_config(tmp_path / "credit.yaml").name == "credit"
+
+
+def test_a_file_of_settings_may_come_through_a_pipe(tmp_path: Path) -> None:
+    """As from ``splitvfl train <(envsubst < credit.yaml)``."""
+    os.mkfifo(tmp_path / "credit.yaml")
+    writer = threading.Thread(target=(tmp_path / "credit.yaml").write_text, args=(EXPERIMENT,))
+    writer.start()
+    assert load_config(tmp_path / "credit.yaml").name == "credit"
+    writer.join()
 
 
 def test_the_data_file_is_looked_for_beside_the_experiment_then_here(

@@ -81,7 +81,7 @@ def test_what_cannot_be_noted_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"cannot write .*journal"):
         Refusals("lab", tmp_path / "missing" / "journal").refuse("opened of step 4 from bank", "too large")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(CheckpointError, match=r"cannot read .*folder"):
+    with pytest.raises(CheckpointError, match=r"folder is no file"):
         Refusals("lab", tmp_path / "folder")
 
 

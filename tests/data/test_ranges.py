@@ -241,7 +241,7 @@ def test_what_is_wrong_with_a_file_is_told(way: str, old: str, new: str, complai
 
 
 def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"ranges cannot be read from .*: No such file"):
+    with pytest.raises(DataError, match=r"ranges cannot be read from .*: there is no such file"):
         read_ranges(tmp_path / "ranges.csv")
     (tmp_path / "ranges.csv").write_bytes(b"column,lower,upper\n\xff,1,2\n")
     with pytest.raises(DataError, match="no CSV file of text in UTF-8"):

@@ -177,14 +177,20 @@ def swapped_ids(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         (changed("bank/schema.json", field_sizes=[0]), "a size from 1 for each of 1 fields, got .0."),
         (
             lambda folder: (folder / "bank" / "train.codes.npy").unlink(),
-            "bank/train.codes.npy: there is no such file",
+            "bank/train.codes.npy cannot be read: there is no such file",
         ),
         (
             lambda folder: (folder / "bank" / "train.codes.npy").write_text("codes"),
-            "bank/train.codes.npy: cannot be read",
+            "bank/train.codes.npy is damaged",
         ),
-        (cut("publisher/train.numeric.npy", 4), r"publisher/train.numeric.npy: expected 9728 bytes, got 9724"),
-        (cut("publisher/train.numeric.npy", -4), r"publisher/train.numeric.npy: expected 9728 bytes, got 9732"),
+        (
+            cut("publisher/train.numeric.npy", 4),
+            r"train.numeric.npy is damaged: expected 9728 bytes, got 9724",
+        ),
+        (
+            cut("publisher/train.numeric.npy", -4),
+            r"train.numeric.npy is damaged: expected 9728 bytes, got 9732",
+        ),
         (
             resaved("publisher/test.numeric.npy", lambda array: array.astype(np.float64)),
             "publisher/test.numeric.npy: expected float32 of shape .200, 4., .* got float64",
@@ -229,7 +235,22 @@ def test_ids_are_compared_to_the_last(folder: Path, monkeypatch: pytest.MonkeyPa
 def test_a_pickle_in_place_of_an_array_is_not_opened(folder: Path) -> None:
     np.save(folder / "bank" / "train.codes.npy", np.array([{}] * 600, object), allow_pickle=True)
 
-    with pytest.raises(DataError, match=r"bank/train.codes.npy: expected int32 .* got object"):
+    with pytest.raises(DataError, match=r"bank/train.codes.npy is damaged: it holds something else than numbers"):
+        open_tables(folder)
+
+
+def test_large_arrays_may_lie_elsewhere_behind_links_and_what_describes_them_may_not(folder: Path) -> None:
+    kept = folder.parent / "disk"
+    kept.mkdir()
+    expected = open_tables(folder)["bank"].train.columns.categorical.clone()
+    array = folder / "bank" / "train.codes.npy"
+    array.rename(kept / "codes.npy")
+    array.symlink_to(kept / "codes.npy")
+    assert torch.equal(open_tables(folder)["bank"].train.columns.categorical, expected)
+
+    (folder / "bank" / "schema.json").rename(kept / "schema.json")
+    (folder / "bank" / "schema.json").symlink_to(kept / "schema.json")
+    with pytest.raises(DataError, match=r"bank/schema\.json is a link, .* is not followed"):
         open_tables(folder)
 
 

@@ -88,7 +88,7 @@ def test_the_file_is_its_owners_and_goes_with_the_next_run_that_keeps_none(tmp_p
 
 
 def written(*columns: dict[str, object], readers: int = 1) -> str:
-    return json.dumps({"shown": [{"party": "lab", "attack": "ridge", "columns": columns}] * readers})
+    return json.dumps({"version": 1, "shown": [{"party": "lab", "attack": "ridge", "columns": columns}] * readers})
 
 
 def column(*values: float, estimates: int | None = None) -> dict[str, object]:
@@ -100,7 +100,7 @@ def column(*values: float, estimates: int | None = None) -> dict[str, object]:
     ("text", "said"),
     [
         ("{", "truncated"),
-        ("[" * 100_000, "Expected `object`"),
+        ("[" * 100_000, "recursion depth"),
         (written(column(1.0, estimates=0)), "as many estimates as values"),
         (written(column()), "expected 1 to 50 records"),
         (written(column(*[0.5] * 51)), "expected 1 to 50 records"),

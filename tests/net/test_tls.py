@@ -448,7 +448,18 @@ def test_a_missing_or_unreadable_file_is_named(folder: Path, name: str) -> None:
     assert said.startswith(f"{path}: ")
     assert "splitvfl certs" in said
     path.mkdir()
-    assert mistake(folder).startswith(f"{path}: ")
+    assert mistake(folder).startswith(f"{path} is no file")
+
+
+def test_files_that_kubernetes_mounts_are_read(tmp_path: Path, folder: Path) -> None:
+    """Each file of a Secret is a link into a folder that is a link."""
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    folder.rename(mounted / "..2026")
+    (mounted / "..data").symlink_to("..2026")
+    for name in ("ca.pem", "bank.pem", "bank.key"):
+        (mounted / name).symlink_to(f"..data/{name}")
+    assert Identity.load("bank", folder=mounted).party == "bank"
 
 
 def test_a_file_in_the_place_of_another_is_named(folder: Path) -> None:

@@ -226,6 +226,14 @@ def test_truncated_files_are_named(tmp_path: Path, left: float) -> None:
         checkpoint.load(where)
 
 
+def test_what_is_not_named_like_a_checkpoint_is_none_and_no_link_is(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "run", 3, GOOD)
+    for name in ("step-x", "step-", "step-1-2-3", f"step-{'9' * 5000}"[:200], "step-٣"):
+        (tmp_path / "run" / name).mkdir()
+    (tmp_path / "run" / "step-000000009").symlink_to(tmp_path)
+    assert list(checkpoint.steps(tmp_path / "run")) == [3]
+
+
 def test_a_folder_without_files_is_no_checkpoint(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(CheckpointError, match="holds no checkpoint"):

@@ -604,7 +604,7 @@ def test_a_folder_that_cannot_be_written_to_stops_the_party(tmp_path: Path, monk
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledger_file.os, "write", full)
+        patch.setattr(ledger_file.os, "fsync", full)
         with pytest.raises(CheckpointError, match="No space left on device; nothing was sent, for what is scored is"):
             score(ledger, 1)
     score(ledger, 1)

@@ -44,6 +44,7 @@ from splitvfl.data.vocabulary import CategoryCounter, Counts, as_tensors, catego
 from splitvfl.data.writing import StoredTensor, write_bytes, write_safetensors
 from splitvfl.errors import ArgumentError, DataError
 from splitvfl.learning.batches import MOST_SHARDS
+from splitvfl.system.untrusted_files import MOST_LARGE, UntrustedFile
 
 FORMAT = "splitvfl statistics"
 VERSION = 1
@@ -51,8 +52,6 @@ STATISTICS_FILE = "statistics.json"
 COUNTS_FILE = "counts.safetensors"
 
 _AGAIN = "take the shard's statistics anew"
-# Far more than of a hundred thousand columns: what is larger is another file.
-_MOST_BYTES = 1 << 28
 _OWNER_ONLY = 0o600
 # Categories that are looked at at once.
 _SLICE = 1 << 14
@@ -180,7 +179,7 @@ def write_statistics(folder: Path, learned: Statistics, scratch: Path, **facts: 
     sums = {name: _write_sums(name, one.kept, tensors) for name, one in learned.sums.items()}
     counts = {name: _write_counts(name, one, tensors) for name, one in learned.counters.items()}
     write_safetensors(folder / COUNTS_FILE, tensors.stored)
-    digest = _file_digest(folder / COUNTS_FILE)
+    digest = _counts_file(folder).digest()
     statistics = ShardStatistics(digest="", counts_digest=digest, sums=sums, counts=counts, **facts)
     statistics = msgspec.structs.replace(statistics, digest=_digest(statistics))
     write_bytes(folder / STATISTICS_FILE, schema_bytes(statistics))
@@ -251,11 +250,6 @@ def _digest(statistics: ShardStatistics) -> str:
     return hashlib.sha256(msgspec.json.encode(without)).hexdigest()
 
 
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 # --- reading
 
 
@@ -276,9 +270,10 @@ class ShardFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.statistics = _read(folder)
-        path = folder / COUNTS_FILE
-        if not path.is_file() or _file_digest(path) != self.statistics.counts_digest:
+        counts = _counts_file(folder)
+        if counts.digest() != self.statistics.counts_digest:
             raise _damaged(folder, f"{COUNTS_FILE} is not the one that was written")
+        counts.tensor_heads()
         _check(self.statistics, folder)
 
     def __str__(self) -> str:
@@ -347,10 +342,12 @@ class ShardFolder:
             raise _damaged(self.folder, f"{COUNTS_FILE}: {error}") from error
 
 
+def _counts_file(folder: Path) -> UntrustedFile:
+    return UntrustedFile(path=folder / COUNTS_FILE, most=MOST_LARGE, remedy=_AGAIN, error=DataError)
+
+
 def _read(folder: Path) -> ShardStatistics:
     path = folder / STATISTICS_FILE
-    if path.is_file() and path.stat().st_size > _MOST_BYTES:
-        raise _damaged(folder, f"{STATISTICS_FILE} has more than {_MOST_BYTES >> 20} MiB")
     what = "the statistics of a shard, as `splitvfl ingest --statistics-only` writes them"
     statistics = read_schema(path, ShardStatistics, what=what, wanted=FORMAT, version=VERSION, again=_AGAIN)
     if _digest(statistics) != statistics.digest:

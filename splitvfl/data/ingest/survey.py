@@ -46,6 +46,7 @@ from splitvfl.data.vocabulary import (
 )
 from splitvfl.data.writing import StoredTensor
 from splitvfl.errors import DataError
+from splitvfl.system.untrusted_files import MOST_LARGE, UntrustedFile
 
 # Scales that mean and deviation are needed for.
 SUMMED_SCALES: tuple[Scale, ...] = ("standard", "log1p")
@@ -268,6 +269,7 @@ def learned_before(plan: Plan, earlier: Earlier, scratch: Path) -> FittedColumns
 
 def _read_vocabulary(path: Path, encoder: VocabularyEncoder) -> pa.Array:
     parts = ("bytes", "offsets") if encoder.kind == "text" else ("values",)
+    UntrustedFile(path=path, most=MOST_LARGE, remedy="ingest the earlier files again", error=DataError).tensor_heads()
     try:
         with safe_open(path, framework="np") as file:
             values = from_tensors({part: file.get_tensor(f"{encoder.column}.{part}") for part in parts})

@@ -16,6 +16,7 @@ from splitvfl.data.schema import Role
 from splitvfl.data.spec import PartyClaim
 from splitvfl.data.tables import listed
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.system.untrusted_files import UntrustedFile
 
 _MOST_UNKNOWN = 8
 
@@ -91,9 +92,10 @@ def secret_in(path: Path) -> bytes:
     Raises:
         DataError: If there is no such file.
     """
-    if not path.is_file():
+    content = UntrustedFile(path=path, error=DataError, linked=True).read()
+    if content is None:
         raise DataError(f"expected a file with the hash key at {path}, and there is none")
-    return path.read_bytes().rstrip(b"\r\n")
+    return content.rstrip(b"\r\n")
 
 
 def read_shard(text: str) -> Shard:

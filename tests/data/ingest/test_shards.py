@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -419,7 +420,7 @@ def recounted(folder: Path, **arrays: Any) -> None:
     """Change tensors, and have the digests say so too; ``None`` removes one."""
     kept = load_file(folder / COUNTS_FILE) | {name.replace("_", "."): array for name, array in arrays.items()}
     save_file({name: array for name, array in kept.items() if array is not None}, folder / COUNTS_FILE)
-    digest = statistics._file_digest(folder / COUNTS_FILE)
+    digest = hashlib.sha256((folder / COUNTS_FILE).read_bytes()).hexdigest()
     rewritten(folder, lambda content: content.update(counts_digest=digest))
 
 
@@ -520,7 +521,7 @@ def test_lists_that_are_none_are_refused(arrays: dict[str, Any], work: Path) -> 
 def test_a_large_file_is_not_read(work: Path) -> None:
     os.truncate(work / "stats/1" / STATISTICS_FILE, (1 << 28) + 1)
 
-    with pytest.raises(DataError, match=r"stats/1 is damaged: statistics.json has more than 256 MiB"):
+    with pytest.raises(DataError, match=r"statistics\.json is larger than 256 MiB"):
         encode(work)
 
 
