@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -106,20 +105,6 @@ def test_phe_is_the_only_package_under_the_gpl(checkout: Path) -> None:
     licences = {**tables(checkout)["Running"], **tables(checkout)["Development"]}
 
     assert [package for package, licence in licences.items() if re.search(r"(?<!L)GPL", licence)] == ["phe"]
-
-
-def test_keys_are_made_and_used_without_phe(checkout: Path) -> None:
-    code = (
-        "import sys; sys.modules['phe'] = None\n"  # whoever imports it gets an ImportError
-        "from splitvfl.crypto.owner import Owner\n"
-        "from splitvfl.crypto.paillier import generate_keys\n"
-        "key = generate_keys(1024, insecure_for_tests=True)\n"
-        "sys.exit(Owner(key).encrypt([1]).shape != (1, 256))"
-    )
-
-    done = subprocess.run([sys.executable, "-c", code], cwd=checkout, capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_lines_of_phe_can_be_left_out_of_a_lock_file(checkout: Path, tmp_path: Path) -> None:
