@@ -142,7 +142,9 @@ def load(checkpoint: Path, *, only: str = "*") -> dict[str, dict[str, Any]]:
     parts = {}
     for path in sorted(checkpoint.glob(f"{only}.pt")):
         try:
-            parts[path.stem] = torch.load(path, weights_only=True, map_location="cpu")
+            # Before PyTorch 2.14, indices of sparse tensors are not compared with their shape unless it is asked for.
+            with torch.sparse.check_sparse_tensor_invariants():
+                parts[path.stem] = torch.load(path, weights_only=True, map_location="cpu")
         except Exception as error:  # unpickling errors have no common type, and torch's advice is not to be followed
             raise CheckpointError(f"{path} is damaged, or holds more than tensors and plain values") from error
     if not parts:
