@@ -87,7 +87,7 @@ def test_the_sdist_holds_each_part_once_and_the_tests(checkout: Path, built: Pat
     expected = {f"{part}/{name}" for part in PARTS for name in files_under(checkout / part)}
     assert expected <= names
     assert {"tests/test_packaging.py", "constraints.txt", "LICENSE", "README.md", "SECURITY.md"} <= names
-    assert {"requirements.lock", "requirements-dev.lock", "requirements-cuda.lock"} <= names
+    assert {"requirements.lock", "requirements-no-phe.lock", "requirements-dev.lock", "requirements-cuda.lock"} <= names
     assert not [name for name in names if name.startswith(tuple(f"splitvfl/{part}" for part in PARTS))]
 
 

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ import pytest
 import torch.distributed as dist
 import yaml
 
+from scripts.lock import CUDA, NO_PHE, RUNNING
 from splitvfl.app.addresses import AddressBook
 from splitvfl.app.saved_model import load_half
 from splitvfl.net.certs import make_certificates
@@ -253,7 +255,13 @@ def test_the_image_holds_what_the_lock_files_hold_and_runs_as_the_user_of_the_ma
     lines = text.replace("\\\n", " ").splitlines()
     copied = [line.split()[1:-1] for line in lines if line.startswith("COPY ") and "--from" not in line]
     assert [name for names in copied for name in names if not (checkout / name).exists()] == []
-    assert {"attacks", "defenses", "models", "splitvfl"} <= {name for names in copied for name in names}
+    build = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
+    parts = build["targets"]["wheel"]["force-include"]  # without one of them the wheel is not built
+    assert {"splitvfl", *parts} <= {name for names in copied for name in names}
+    # Either lock file can be named, and is there.
+    assert {RUNNING, NO_PHE, CUDA} <= {name for names in copied for name in names}
+    assert f"ARG LOCK={RUNNING}" in lines
+    assert f"LOCK={NO_PHE}" in text
     installs = re.findall(r"pip install (.*)", text)
     # Each by its hash; the last is the project itself, for which nothing is fetched.
     assert all("--require-hashes --no-deps" in one for one in installs[:-1])
@@ -264,6 +272,35 @@ def test_the_image_holds_what_the_lock_files_hold_and_runs_as_the_user_of_the_ma
         assert user == f"{pod['runAsUser']}:{pod['runAsGroup']}"
     assert "ENTRYPOINT" in text.split(f"USER {user}")[1]
     assert "latest" not in text
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "right"),
+    [
+        ("No broken requirements found.", 0, True),
+        ("splitvfl 0.1.0 requires phe, which is not installed.", 1, True),
+        (
+            "splitvfl 0.1.0 requires phe, which is not installed.\ntorch 2.13.0 requires sympy, which is missing.",
+            1,
+            False,
+        ),
+        ("torch 2.13.0 requires sympy, which is not installed.", 1, False),
+    ],
+)
+def test_the_image_may_lack_phe_and_nothing_else(
+    said: str, code: int, right: bool, checkout: Path, tmp_path: Path
+) -> None:
+    text = (checkout / FOLDER / "Dockerfile").read_text(encoding="utf-8")
+    (check,) = re.findall(r"&& (\{ pip check .*\})", text)
+    pip = tmp_path / "pip"
+    pip.write_text(f"#!/bin/sh\nprintf '%s\\n' '{said}'\nexit {code}\n", encoding="utf-8")
+    pip.chmod(0o755)
+
+    done = subprocess.run(
+        ["sh", "-c", check], cwd=tmp_path, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, check=False
+    )
+
+    assert (done.returncode == 0) == right
 
 
 # --- Kubernetes: they run
