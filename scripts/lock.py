@@ -1,14 +1,16 @@
 """Make the lock files: every package that the project needs, by version and hash.
 
 ``uv`` resolves (``uv pip compile --universal``), for every platform that it knows at once, with the versions of
-constraints.txt; this script divides the outcome among three files:
+constraints.txt; this script divides the outcome among four files:
 
 - ``requirements.lock``: what it takes to run the project, its service over HTTP too, and to install it from its source
   (the build backend);
-- ``requirements-dev.lock``: that, and what tests, checks and documentation need;
+- ``requirements-no-phe.lock``: the same without phe, which is under the GPL, for images and appliances that are passed
+  on (``docs/licences.md``);
+- ``requirements-dev.lock``: what the first has, and what tests, checks and documentation need;
 - ``requirements-cuda.lock``: the libraries that PyTorch needs besides, where it was built for CUDA.
 
-A package that constraints.txt does not know belongs to the third file, or is an error. Hashes of PyTorch that the files
+A package that constraints.txt does not know belongs to the last file, or is an error. Hashes of PyTorch that the files
 have for the same version stay: builds for the CPU alone come from an index of its own, and so do not turn up here;
 ``--torch-wheel FILE`` adds the hash of such a build, which is then trusted as it lies there.
 
@@ -30,9 +32,11 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 RUNNING, DEVELOPMENT, CUDA = "requirements.lock", "requirements-dev.lock", "requirements-cuda.lock"
+NO_PHE = "requirements-no-phe.lock"
 CUDA_PARTS = ("cuda-", "nvidia-", "triton")
 HEADERS = {
     RUNNING: "What it takes to run splitvfl, and to install it from its source: by version and hash.",
+    NO_PHE: "As requirements.lock, without phe, which is under the GPL: by version and hash.",
     DEVELOPMENT: "What it takes to run, test, check and document splitvfl: by version and hash.",
     CUDA: "What PyTorch needs besides, on Linux, where its build is one for CUDA: by version and hash.",
 }
@@ -127,8 +131,17 @@ def divide(locked: Sequence[Locked], pins: dict[str, str], torch_builds: frozens
     return divided
 
 
+def without_phe(locked: Sequence[Locked]) -> list[Locked]:
+    """Return requirements without phe. It needs nothing that only it needs, as tests/scripts/test_locks.py checks.
+
+    >>> without_phe([("phe", "1", "", frozenset()), ("numpy", "2", "", frozenset())])
+    [('numpy', '2', '', frozenset())]
+    """
+    return [one for one in locked if one[0] != "phe"]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Resolve, divide and write the three files."""
+    """Resolve, divide and write the four files."""
     parser = argparse.ArgumentParser(prog="python -m scripts.lock", description=main.__doc__)
     parser.add_argument(
         "--torch-wheel", type=Path, help="a build of PyTorch's pinned version to trust as it lies there"
@@ -144,6 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     running = divide(resolve(CHECKOUT, "serve"), pins, builds)
     development = divide(resolve(CHECKOUT, "dev"), pins, builds)
     write_lock(CHECKOUT / RUNNING, running[True])
+    write_lock(CHECKOUT / NO_PHE, without_phe(running[True]))
     write_lock(CHECKOUT / DEVELOPMENT, development[True])
     write_lock(CHECKOUT / CUDA, running[False])
     return 0

@@ -36,12 +36,20 @@ __all__ = [
 
 
 def to_phe(key: PublicKey) -> phe.PaillierPublicKey:
-    """Return a public key as one of ``phe``."""
+    """Return a public key as one of ``phe``.
+
+    Raises:
+        ImportError: If phe is not installed.
+    """
     return _phe().PaillierPublicKey(key.n)
 
 
 def private_to_phe(key: PrivateKey) -> phe.PaillierPrivateKey:
-    """Return a private key as one of ``phe``. It is then as safe as ``phe`` keeps it."""
+    """Return a private key as one of ``phe``. It is then as safe as ``phe`` keeps it.
+
+    Raises:
+        ImportError: If phe is not installed.
+    """
     return _phe().PaillierPrivateKey(to_phe(key.public), int(key.p), int(key.q))
 
 
@@ -69,6 +77,7 @@ def ciphertexts_to_phe(key: PublicKey, ciphertexts: Tensor, *, bits: int) -> lis
     Raises:
         ArgumentError: If ``bits`` is no multiple of 4.
         CryptoError: If they are no ciphertexts under a key of this size.
+        ImportError: If phe is not installed.
     """
     if bits < 0 or bits % 4:
         raise ArgumentError(f"expected fraction bits that are a multiple of 4 (phe counts in base 16), got {bits}")
@@ -105,6 +114,12 @@ def ciphertexts_from_phe(key: PublicKey, numbers: list[phe.EncryptedNumber], *, 
 
 
 def _phe() -> phe:
-    from phe import paillier as phe
-
+    try:
+        from phe import paillier as phe
+    except ImportError as error:
+        raise ImportError(
+            "phe (python-paillier) is not installed, and keys and numbers of phe need it: pip install phe. "
+            "Training, prediction and the encrypted protocols do not",
+            name="phe",
+        ) from error
     return phe

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from scripts.lock import CUDA, CUDA_PARTS, DEVELOPMENT, RUNNING, normal, read_lock
+from scripts.lock import CUDA, CUDA_PARTS, DEVELOPMENT, NO_PHE, RUNNING, normal
 from tests.scripts.test_locks import asked_for, lock, needed
 
 # Where the metadata has no SPDX expression: what its licence line or its classifiers must say, if the page says this.
@@ -108,28 +106,14 @@ def test_phe_is_the_only_package_under_the_gpl(checkout: Path) -> None:
     assert [package for package, licence in licences.items() if re.search(r"(?<!L)GPL", licence)] == ["phe"]
 
 
-def test_keys_are_made_and_used_without_phe(checkout: Path) -> None:
-    code = (
-        "import sys; sys.modules['phe'] = None\n"  # whoever imports it gets an ImportError
-        "from splitvfl.crypto.owner import Owner\n"
-        "from splitvfl.crypto.paillier import generate_keys\n"
-        "key = generate_keys(1024, insecure_for_tests=True)\n"
-        "sys.exit(Owner(key).encrypt([1]).shape != (1, 256))"
-    )
+def test_the_way_without_phe_names_the_lock_file_and_the_check_of_the_image(checkout: Path) -> None:
+    page = (checkout / "docs" / "licences.md").read_text(encoding="utf-8")
+    image = (checkout / "docs" / "examples" / "kubernetes" / "Dockerfile").read_text(encoding="utf-8")
 
-    done = subprocess.run([sys.executable, "-c", code], cwd=checkout, capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stderr
-
-
-def test_the_lines_of_phe_can_be_left_out_of_a_lock_file(checkout: Path, tmp_path: Path) -> None:
-    (script,) = re.findall(r"\$ sed '([^']*)' requirements.lock", (checkout / "docs" / "licences.md").read_text())
-    left = subprocess.run(
-        ["sed", script, checkout / RUNNING], cwd=tmp_path, capture_output=True, text=True, check=True
-    ).stdout
-
-    before = lock(checkout, RUNNING)
-    assert {one[0]: one for one in read_lock(left)} == {name: one for name, one in before.items() if name != "phe"}
+    assert f"-r {NO_PHE}" in page
+    # tests/pages/test_several_machines_page.py runs the image's.
+    (check,) = re.findall(r"\$ (pip check > .*)", page)
+    assert check in image
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])

@@ -24,6 +24,7 @@ import pytest
 import torch.distributed as dist
 import yaml
 
+from scripts.lock import CUDA, NO_PHE, RUNNING
 from splitvfl.app.addresses import AddressBook
 from splitvfl.app.saved_model import load_half
 from splitvfl.net.certs import make_certificates
@@ -259,7 +260,11 @@ def test_the_image_holds_what_the_lock_files_hold_and_runs_as_the_user_of_the_ma
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     needed = {*wheel["packages"], *wheel["force-include"], project["project"]["readme"], "pyproject.toml"}
     needed.update(project["project"]["license-files"])
+    # Either lock file can be named, and is there.
+    needed.update({RUNNING, NO_PHE, CUDA})
     assert needed <= {name for names in copied for name in names}
+    assert f"ARG LOCK={RUNNING}" in lines
+    assert f"LOCK={NO_PHE}" in text
     installs = re.findall(r"pip install (.*)", text)
     # Each by its hash; the last is the project itself, for which nothing is fetched.
     assert all("--require-hashes --no-deps" in one for one in installs[:-1])
@@ -270,6 +275,35 @@ def test_the_image_holds_what_the_lock_files_hold_and_runs_as_the_user_of_the_ma
         assert user == f"{pod['runAsUser']}:{pod['runAsGroup']}"
     assert "ENTRYPOINT" in text.split(f"USER {user}")[1]
     assert "latest" not in text
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "right"),
+    [
+        ("No broken requirements found.", 0, True),
+        ("splitvfl 0.1.0 requires phe, which is not installed.", 1, True),
+        (
+            "splitvfl 0.1.0 requires phe, which is not installed.\ntorch 2.13.0 requires sympy, which is missing.",
+            1,
+            False,
+        ),
+        ("torch 2.13.0 requires sympy, which is not installed.", 1, False),
+    ],
+)
+def test_the_image_may_lack_phe_and_nothing_else(
+    said: str, code: int, right: bool, checkout: Path, tmp_path: Path
+) -> None:
+    text = (checkout / FOLDER / "Dockerfile").read_text(encoding="utf-8")
+    (check,) = re.findall(r"&& (\{ pip check .*\})", text)
+    pip = tmp_path / "pip"
+    pip.write_text(f"#!/bin/sh\nprintf '%s\\n' '{said}'\nexit {code}\n", encoding="utf-8")
+    pip.chmod(0o755)
+
+    done = subprocess.run(
+        ["sh", "-c", check], cwd=tmp_path, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, check=False
+    )
+
+    assert (done.returncode == 0) == right
 
 
 # --- Kubernetes: they run

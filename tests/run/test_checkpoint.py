@@ -217,6 +217,16 @@ def test_code_is_never_run(tmp_path: Path) -> None:
     assert not (tmp_path / "made by code").exists()
 
 
+def test_a_sparse_tensor_whose_indices_lie_outside_its_shape_is_refused(tmp_path: Path) -> None:
+    where = checkpoint.save(tmp_path, 3, GOOD)
+    outside = torch.sparse_coo_tensor(torch.tensor([[10**6]]), torch.ones(1), (4,), check_invariants=False)
+    torch.save({"weight": outside}, where / "party-bank.pt")
+
+    # PyTorch before 2.14 takes it, and reads memory of others where it is made dense.
+    with pytest.raises(CheckpointError, match=r"party-bank\.pt is damaged"):
+        checkpoint.load(where)
+
+
 @pytest.mark.parametrize("left", [0.0, 0.3, 0.99])
 def test_truncated_files_are_named(tmp_path: Path, left: float) -> None:
     where = checkpoint.save(tmp_path, 3, GOOD)

@@ -14,9 +14,22 @@ import pytest
 from packaging.requirements import Requirement
 
 import scripts.lock
-from scripts.lock import CUDA, CUDA_PARTS, DEVELOPMENT, RUNNING, Locked, divide, normal, read_lock, read_pins
+from scripts.lock import (
+    CUDA,
+    CUDA_PARTS,
+    DEVELOPMENT,
+    NO_PHE,
+    RUNNING,
+    Locked,
+    divide,
+    normal,
+    read_lock,
+    read_pins,
+    without_phe,
+    write_lock,
+)
 
-LOCKS = (RUNNING, DEVELOPMENT, CUDA)
+LOCKS = (RUNNING, NO_PHE, DEVELOPMENT, CUDA)
 
 
 def lock(checkout: Path, name: str) -> dict[str, Locked]:
@@ -108,6 +121,22 @@ def test_a_lock_holds_all_that_its_packages_need_and_no_more(checkout: Path, nam
     # With --no-deps nothing else is installed. Some packages are for another platform than this one.
     assert wanted <= lock(checkout, name).keys()
     assert {package for package, _, marker, _ in lock(checkout, name).values() if not marker} <= wanted
+
+
+def test_the_lock_without_phe_is_the_running_one_without_its_lines(checkout: Path, tmp_path: Path) -> None:
+    running = read_lock((checkout / RUNNING).read_text(encoding="utf-8"))
+    write_lock(tmp_path / NO_PHE, without_phe(running))
+
+    assert (tmp_path / NO_PHE).read_bytes() == (checkout / NO_PHE).read_bytes(), "run `python -m scripts.lock`"
+    assert [one for one in running if one not in without_phe(running)] == [lock(checkout, RUNNING)["phe"]]
+
+
+def test_without_phe_a_lock_holds_all_that_is_needed_and_no_more(checkout: Path) -> None:
+    asked = [requirement for requirement in asked_for(checkout, RUNNING) if requirement.name != "phe"]
+    wanted = {package for package in needed(asked) if not package.startswith(CUDA_PARTS)}
+
+    assert wanted <= lock(checkout, NO_PHE).keys()
+    assert {package for package, _, marker, _ in lock(checkout, NO_PHE).values() if not marker} <= wanted
 
 
 def test_the_libraries_of_cuda_lie_apart_and_are_for_linux(checkout: Path) -> None:
