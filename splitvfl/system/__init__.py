@@ -1,1 +1,1 @@
-"""Use of the operating system: private folders, locks, signals, and memory that stays."""
+"""Use of the operating system: private folders, locks, signals, memory that stays, and untrusted files."""
