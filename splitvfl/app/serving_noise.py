@@ -21,7 +21,7 @@ from splitvfl.errors import CheckpointError, ConfigError
 from splitvfl.hooks import Crossing
 from splitvfl.run.half_folder import file_digest
 from splitvfl.system.private_folder import write_new
-from splitvfl.system.untrusted_files import UntrustedFile, checked_depth, write_whole
+from splitvfl.system.untrusted_files import UntrustedFile, decoded, write_whole
 
 KEY_FILE: Final = "noise.key"
 SETTINGS_FILE: Final = "noise.json"
@@ -213,8 +213,7 @@ def _known(path: Path) -> list[Any]:
     if content is None:
         return []
     try:
-        known = json.loads(content)  # as Python wrote it: infinite numbers, NaN, whole numbers of any size
-        checked_depth(known)
+        known = decoded(content, nan=True)
         if not isinstance(known, list):
             raise ValueError(f"expected a list, got {type(known).__name__}")
     except (ValueError, RecursionError) as error:

@@ -29,6 +29,7 @@ from types import ModuleType
 from typing import Any, Final, TypeAlias
 
 from splitvfl.errors import ConfigError
+from splitvfl.system.untrusted_files import UntrustedFile
 from splitvfl.wording import shown, suggestion
 
 Modules: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None"
@@ -365,12 +366,11 @@ def _in_run(path: Path, run: Path) -> str:
 
 def _classes_in(file: Path, module: str) -> list[str]:
     """Return the classes that a file defines at its top level, without executing it."""
+    source = UntrustedFile(path=file, error=ConfigError, linked=True).read() or b""
     try:
-        tree = ast.parse(file.read_bytes(), filename=file.name)
+        tree = ast.parse(source, filename=file.name)
     except (SyntaxError, ValueError) as error:
         raise ConfigError(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
-    except OSError as error:
-        raise ConfigError(f"{module}: {file} cannot be read: {error.strerror}") from error
     return [node.name for node in _top_level(tree.body) if isinstance(node, ast.ClassDef)]
 
 

@@ -359,7 +359,7 @@ class UntrustedFile:
             self._check_archive(file)
             file.seek(0)
             try:
-                # Before PyTorch 2.14, indices of sparse tensors are compared with their shape only where it is asked for.
+                # Before PyTorch 2.14 indices of sparse tensors are compared with their shape only if that is asked for.
                 with torch.sparse.check_sparse_tensor_invariants():
                     found = torch.load(file, weights_only=True, map_location="cpu")
             except Exception as error:  # they have no common type, and torch's advice is not to be followed
@@ -416,13 +416,16 @@ def memory_of_machine() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def decoded(content: bytes | bytearray | memoryview, *, most: int = MOST_VALUES, infinite: bool = False) -> Any:
+def decoded(
+    content: bytes | bytearray | memoryview, *, most: int = MOST_VALUES, infinite: bool = False, nan: bool = False
+) -> Any:
     """Return the value of a JSON text that anybody may have written.
 
     Args:
         content: The text, UTF-8.
         most: How many values it may hold.
         infinite: Whether numbers may be infinite, as Python writes them: ``Infinity``.
+        nan: Whether all that Python writes may be there, NaN and whole numbers of any size too.
 
     Raises:
         ValueError: If it is no strict JSON, has a key twice, more values, or is nested more than 64 deep.
@@ -435,8 +438,8 @@ def decoded(content: bytes | bytearray | memoryview, *, most: int = MOST_VALUES,
     # Each value but the first has a comma, a bracket or a brace of its own before it, counted in no time.
     if (count := text.count(b",") + text.count(b"[") + text.count(b"{")) > most:
         raise ValueError(f"expected at most {most:,} values, got up to {count:,}")
-    if infinite and b"Infinity" in text:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_infinity)
+    if nan or (infinite and b"Infinity" in text):
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=float if nan else _infinity)
     else:
         value = msgspec.json.decode(text)
     keys = checked_depth(value)
