@@ -1,5 +1,7 @@
 """Who may ask for scores over HTTP: where the service listens, under which names, with which token and certificate.
 
+How many connections it takes, and for how long, stands here too.
+
 On a loopback address every program of the machine may ask, and nothing else is needed; a web page that the user of the
 machine looks at may not (:meth:`Access.refusal`). Anywhere else it takes a token, and TLS.
 """
@@ -20,8 +22,10 @@ from cryptography import x509
 
 from splitvfl.errors import ConfigError
 from splitvfl.net.tls import is_loopback, split_address
+from splitvfl.system.open_files import most_connections
 from splitvfl.system.untrusted_files import UntrustedFile
 
+_MOST_CONNECTIONS: Final = 512
 _SHORTEST_TOKEN: Final = 20
 _LONGEST_TOKEN: Final = 4096
 _HOST: Final = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::[0-9]{0,5})?")
@@ -43,6 +47,23 @@ class HttpSettings:
     token: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """What a service bears of its clients.
+
+    Attributes:
+        connections: At a time: 512, and half of the files that the process may open at most.
+        patience_s: Seconds for the TLS handshake and the head of a request together, and for an answer to be taken.
+        idle_s: Seconds between two requests on one connection.
+        told_every_s: Seconds between two entries of a kind in the log.
+    """
+
+    connections: int = field(default_factory=lambda: most_connections(_MOST_CONNECTIONS, one_in=2))
+    patience_s: float = 10.0
+    idle_s: int = 30
+    told_every_s: float = 60.0
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 from splitvfl.errors import ConfigError
 
 STANDARD_ERROR = Path("-")
+_REFUSALS = ("splitvfl.net.links", "splitvfl.app.http_server")
 
 
 class LogLevel(StrEnum):
@@ -57,14 +58,17 @@ def logging_to(path: Path, level: LogLevel) -> Iterator[None]:
 
 @contextmanager
 def refused_calls_told() -> Iterator[None]:
-    """Tell on standard error of calls that were refused, as long as the block lasts: somebody tries to get in."""
-    logger, handler = logging.getLogger("splitvfl.net.links"), logging.StreamHandler(sys.stderr)
+    """Tell on standard error of calls that were refused, and connections closed, as long as the block lasts."""
+    loggers = [logging.getLogger(name) for name in _REFUSALS]
+    handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.WARNING)
-    logger.addHandler(handler)
+    for logger in loggers:
+        logger.addHandler(handler)
     try:
         yield
     finally:
-        logger.removeHandler(handler)
+        for logger in loggers:
+            logger.removeHandler(handler)
 
 
 def _handler(path: Path) -> logging.Handler:

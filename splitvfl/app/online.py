@@ -17,7 +17,7 @@ import torch
 from splitvfl.app.addresses import SERVING, AddressBook
 from splitvfl.app.assembly import choose_device
 from splitvfl.app.counting import Counting, check_own_limits, check_single_answers
-from splitvfl.app.http_access import Access, HttpSettings, access
+from splitvfl.app.http_access import Access, HttpLimits, HttpSettings, access
 from splitvfl.app.promised_predictions import NOT_COVERED, AfterTraining, on_request, put_by, was_promised
 from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.saved_model import HALF_FILE, load_half
@@ -53,6 +53,8 @@ _MEETING_S: Final = 5.0
 # What an open request may still take once the service is stopped.
 _LAST_REQUESTS_S: Final = 5.0
 _LAST_MESSAGE_S: Final = 3.0
+# Connections that the kernel keeps until they are taken: while others come in thousands, one that finds no room there
+# knocks again after a second. They cost none of the files that the process may open.
 _BACKLOG: Final = 1024
 _REMEMBERED_LINES: Final = 100
 _EXTRA: Final = ("uvicorn", "starlette", "prometheus_client")
@@ -419,7 +421,7 @@ class HttpService:
         access: Where it listens.
         notify: Told in one line what happens.
         after: What it does to what was promised of the training.
-        head_s: Seconds within which the head of a request has to be there.
+        limits: How many connections it takes, and how long they may take.
     """
 
     run_folder: Path
@@ -428,30 +430,32 @@ class HttpService:
     access: Access
     notify: Callable[[str], None]
     after: AfterTraining
-    head_s: float = 10.0
+    limits: HttpLimits = field(default_factory=HttpLimits)
 
     def server(self) -> uvicorn.Server:
         """Return the web server; it is stopped by its ``should_exit``, or a signal."""
         import uvicorn
 
-        from splitvfl.app.http_patience import impatient
+        from splitvfl.app.http_server import LimitedServer
 
-        return uvicorn.Server(
+        return LimitedServer(
             uvicorn.Config(
                 self.application,
-                http=impatient(self.head_s),
+                http="h11",
                 log_config=None,
                 access_log=False,  # paths hold no ids, but nobody is to rely on it
                 server_header=False,
                 proxy_headers=False,
                 ws="none",
                 lifespan="off",
-                limit_concurrency=512,
-                timeout_keep_alive=30,
+                # Of connections there are fewer anyway; requests whose clients have gone count here too.
+                limit_concurrency=self.limits.connections + 1,
+                timeout_keep_alive=self.limits.idle_s,
                 timeout_graceful_shutdown=int(_LAST_REQUESTS_S),
                 ssl_certfile=self.access.certificate,
                 ssl_keyfile=self.access.key,
-            )
+            ),
+            self.limits,
         )
 
     def run(self, server: uvicorn.Server | None = None) -> None:

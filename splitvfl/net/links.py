@@ -27,6 +27,7 @@ from splitvfl.net.frames import Bye, Hello, shown_text
 from splitvfl.net.link import GONE, Link, Stream, check_fit, first_words, greeted, pair
 from splitvfl.net.pipes import PipeEnded
 from splitvfl.net.tls import Identity, Plaintext, split_address
+from splitvfl.system.open_files import most_connections
 
 __all__ = ["Link", "Listener", "Times", "dial", "pair"]
 
@@ -101,7 +102,7 @@ def _server_options(times: Times) -> list[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", _ms(times.keepalive_s / 2)),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", _ms(times.keepalive_s / 2)),
         ("grpc.max_concurrent_streams", _ARRIVING),
-        ("grpc.max_allowed_incoming_connections", _MOST_CONNECTIONS),
+        ("grpc.max_allowed_incoming_connections", most_connections(_MOST_CONNECTIONS, one_in=4)),
     ]
 
 
@@ -223,8 +224,9 @@ class Listener:
     """Takes links from the parties that dial this one. A context manager: it listens inside its block.
 
     Callers without a partner's certificate cost little, each for seconds, and get nothing. But there are at most 256
-    connections at a time, and whoever reaches the port can keep them busy: let partners through the firewall, and
-    nobody else.
+    connections at a time, and no more than a quarter of the files that the process may open. Whoever reaches the port
+    can keep them busy, and keep partners out that dial meanwhile; a link that stands does not suffer. Let partners
+    through the firewall, and nobody else.
 
     Args:
         address: Where to listen, ``host:port``; port 0 for any that is free.

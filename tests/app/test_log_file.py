@@ -89,8 +89,9 @@ def test_a_log_that_cannot_be_written_is_a_mistake_that_says_so(
     assert "cannot write the log" in capsys.readouterr().err
 
 
-def test_calls_that_are_refused_are_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    links = logging.getLogger("splitvfl.net.links")
+@pytest.mark.parametrize("name", ["splitvfl.net.links", "splitvfl.app.http_server"])
+def test_calls_that_are_refused_are_told_on_standard_error(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    links = logging.getLogger(name)
     with refused_calls_told():
         links.warning("refused a call from %s", "ipv4:127.0.0.1:9")
         links.info("nothing to tell")

@@ -77,6 +77,15 @@ def dial_bank(identities: dict[str, Identity], listener: Listener) -> Iterator[D
         link.close()
 
 
+def is_turned_away(caller: socket.socket) -> bool:
+    try:
+        return not caller.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
 def activation(sender: str = "telecom", step: int = 0, count: int = 3) -> Message:
     return Message(sender, "bank", "activation", step, torch.arange(count, dtype=torch.float32))
 
@@ -461,6 +470,32 @@ def test_connections_without_a_handshake_are_closed(listener: Listener, dial_ban
         assert caller.recv(1) == b""
         caller.close()
     dial_bank()
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+def test_silent_connections_are_few_and_end_no_link_that_stands(
+    tls: bool, identities: dict[str, Identity], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("splitvfl.net.links.most_connections", lambda at_most, one_in: 8)
+    plain = Plaintext(plaintext_on_loopback=True)
+    own, others = (identities["bank"], identities["telecom"]) if tls else (plain, plain)
+    with Listener("127.0.0.1:0", own, hello=BANK, peers=PEERS, times=SOON) as listener, ExitStack() as stack:
+
+        def link() -> tuple[Link, Link]:
+            dialled = dial(
+                "bank", f"127.0.0.1:{listener.port}", others, hello=TELECOM, identity="bank", timeout=ENOUGH, times=SOON
+            )
+            stack.callback(dialled.close)
+            return dialled, listener.accept("telecom", timeout=ENOUGH)
+
+        dialled, accepted = link()
+        address = ("127.0.0.1", listener.port)
+        callers = [stack.enter_context(socket.create_connection(address, timeout=ENOUGH)) for _ in range(100)]
+        assert settled(lambda: sum(map(is_turned_away, callers)) >= 100 - 8)
+        dialled.send(activation(), timeout=ENOUGH)
+        accepted.receive(awaited(), timeout=ENOUGH)
+        dialled.close()
+        link()  # when the time of the silent ones is over
 
 
 @pytest.mark.parametrize(
