@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from splitvfl.errors import CheckpointError, printable
+from splitvfl.errors import CheckpointError, all_printable
 from splitvfl.leakage.estimates import TOLD, JudgedAttack, OwnColumn, off_by, quoted, shares_left
 from splitvfl.leakage.features import Part, Sees
 from splitvfl.system.handed_on import read_handed_on
@@ -235,7 +235,7 @@ def read_reconstruction(folder: Path) -> Reconstruction | None:
     if content is None:
         return None
     try:
-        found = msgspec.convert(_harmless(msgspec.json.decode(content)), Reconstruction)
+        found = msgspec.convert(all_printable(msgspec.json.decode(content)), Reconstruction)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _damaged(path, error) from error
     if wrong := _wrong_in(found):
@@ -273,15 +273,6 @@ def _wrong_in_plots(views: Sequence[ReconstructedView]) -> str:
     if not all(abs(value) <= _FARTHEST for plot in plots for value in (*plot.true, *plot.estimated)):
         return "values lie far outside of the unit box"
     return ""
-
-
-def _harmless(value: Any) -> Any:
-    """Return what was read with every text printable."""
-    if isinstance(value, dict):
-        return {printable(key): _harmless(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_harmless(inner) for inner in value]
-    return printable(value) if isinstance(value, str) else value
 
 
 # --- in words

@@ -8,7 +8,6 @@ values, so that no two values are known to be one record's.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +15,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from splitvfl.errors import CheckpointError, printable
+from splitvfl.errors import CheckpointError, all_printable
 from splitvfl.leakage.reconstruction import PlottedColumn
 from splitvfl.system.handed_on import read_handed_on
 
@@ -104,13 +103,13 @@ def read_shown(folder: Path) -> tuple[ShownRecords, ...]:
     if content is None:
         return ()
     try:
-        found = msgspec.json.decode(content, type=_File)
+        found = msgspec.convert(all_printable(msgspec.json.decode(content)), _File)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged: {error}; leave out --show-records, or delete it") from error
     wrong = _wrong_in(found.shown)
     if wrong:
         raise CheckpointError(f"{path} is damaged: {wrong}; leave out --show-records, or delete it")
-    return tuple(_harmless(one) for one in found.shown)
+    return found.shown
 
 
 def _wrong_in(found: tuple[ShownRecords, ...]) -> str:
@@ -127,8 +126,3 @@ def _wrong_in(found: tuple[ShownRecords, ...]) -> str:
     if not all(0.0 <= value <= 1.0 for one in columns for value in (*one.true, *one.estimated)):
         return "expected values in [0, 1], got others"
     return ""
-
-
-def _harmless(shown: ShownRecords) -> ShownRecords:
-    columns = tuple(replace(one, column=printable(one.column)) for one in shown.columns)
-    return ShownRecords(party=printable(shown.party), attack=printable(shown.attack), columns=columns)

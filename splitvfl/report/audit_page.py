@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from splitvfl.errors import CheckpointError
+from splitvfl.errors import all_printable
 from splitvfl.report.audit_words import (
     FINDINGS,
     answer,
@@ -26,7 +23,7 @@ from splitvfl.report.audit_words import (
     scale,
     tone,
 )
-from splitvfl.report.report import page_style
+from splitvfl.report.pages import page_template, write_page
 from splitvfl.report.rows import MISSING, counted
 
 if TYPE_CHECKING:
@@ -41,18 +38,12 @@ def write_audit_page(audit: Mapping[str, Any], target: Path) -> Path:
 
     Args:
         audit: What ``audit.json`` holds.
-        target: The page's file, whose folder exists.
+        target: The page's file; its folder is made if need be.
 
     Raises:
         CheckpointError: If it cannot be written.
     """
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-    try:
-        draft.write_text(audit_page(audit), encoding="utf-8")
-        os.replace(draft, target)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise CheckpointError(f"cannot write {target}: {error}") from error
+    write_page(audit_page(audit), target)
     return target
 
 
@@ -62,10 +53,10 @@ def audit_page(audit: Mapping[str, Any]) -> str:
     Args:
         audit: What ``audit.json`` holds.
     """
+    audit = all_printable(audit)
     seats = audit["learned"]
     return _template().render(
         audit=audit,
-        style=page_style(),
         missing=MISSING,
         verdict=overall(audit),
         tone=tone(audit),
@@ -78,19 +69,16 @@ def audit_page(audit: Mapping[str, Any]) -> str:
 
 @cache
 def _template() -> Template:
-    import jinja2
-
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    return page_template(
+        _TEMPLATE,
+        {
+            "found": of_hundred,
+            "allowed": at_most,
+            "counted": counted,
+            "badge": lambda verdict: _BADGES[verdict],
+            "significant": lambda value: MISSING if value is None else f"{value:.3g}",
+            "best": best,
+            "measured": measured,
+            "reason": reason,
+        },
     )
-    environment.filters.update(
-        found=of_hundred,
-        allowed=at_most,
-        counted=counted,
-        badge=lambda verdict: _BADGES[verdict],
-        significant=lambda value: MISSING if value is None else f"{value:.3g}",
-        best=best,
-        measured=measured,
-        reason=reason,
-    )
-    return environment.from_string(resources.files("splitvfl.report").joinpath(_TEMPLATE).read_text("utf-8"))

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from splitvfl.errors import CheckpointError
+from splitvfl.errors import CheckpointError, all_printable
 from splitvfl.report.rows import counted
 from splitvfl.system.handed_on import read_handed_on
 
@@ -65,7 +65,7 @@ class Line(NamedTuple):
 
 
 def read_audit(folder: Path) -> dict[str, Any] | None:
-    """Return what an audit of a run found, ``None`` if none lies in its folder.
+    """Return what an audit of a run found, ``None`` if none lies in its folder; no text in it steers a terminal.
 
     Raises:
         CheckpointError: If it is damaged.
@@ -75,7 +75,7 @@ def read_audit(folder: Path) -> dict[str, Any] | None:
     if content is None:
         return None
     try:
-        found: dict[str, Any] = json.loads(content.decode("utf-8"))
+        found: dict[str, Any] = all_printable(json.loads(content.decode("utf-8")))
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
     if not isinstance(found, dict):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from splitvfl.config.registry import built_in
-from splitvfl.errors import CheckpointError, printable
+from splitvfl.errors import CheckpointError, all_printable
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading
@@ -493,7 +493,7 @@ def read_summary(folder: Path) -> RunSummary:
     if content is None:
         raise CheckpointError(f"{folder} holds no finished run: there is no {FILE_NAME}; {how_to_go_on(folder)}")
     try:
-        found = msgspec.convert(_harmless(msgspec.json.decode(content)), RunSummary, str_keys=True)
+        found = msgspec.convert(all_printable(msgspec.json.decode(content)), RunSummary, str_keys=True)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(
             f"{path} is damaged: {error}; leave this run out, get the file anew from whoever handed it on, or run the "
@@ -522,15 +522,6 @@ def how_to_go_on(folder: Path) -> str:
     """Return how a run goes on: that of one party in a networked run has one party's checkpoints."""
     of_one_party = next(folder.glob("checkpoints/*/party.pt"), None) is not None
     return "go on by starting that party again, as it was started" if of_one_party else "go on with --resume"
-
-
-def _harmless(value: Any) -> Any:
-    """Return what was read with every text printable."""
-    if isinstance(value, dict):
-        return {printable(key): _harmless(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_harmless(inner) for inner in value]
-    return printable(value) if isinstance(value, str) else value
 
 
 def _same_data(folder: Path) -> str:
