@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from splitvfl.cli.console import Overwrite, command_line, errors_console, next_steps, told_if_stopped
+from splitvfl.cli.console import Overwrite, command_line, errors_console, next_steps, say, told_if_stopped
 from splitvfl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def align(
     with told_if_stopped(kept), AlignProgress(errors_console()) as progress:
         found = run_alignment(job, notify=progress.tell, progress=progress)
     for line in described(job, found):
-        print(line)
+        say(line)
     if job.out is not None:
         next_steps(_after_alignment(job, read_alignment(job.out).schema))
 

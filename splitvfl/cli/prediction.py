@@ -15,6 +15,7 @@ from splitvfl.cli.console import (
     command_line,
     errors_console,
     next_steps,
+    output_console,
     silent,
     tell,
     told_if_stopped,
@@ -248,15 +249,14 @@ def distill(
     seed: Annotated[int, typer.Option(min=0, help="Decides first weights, the order of records and the draws.")] = 0,
 ) -> None:
     """Train a model of the label party's own columns on the joint model's scores: it predicts without partners."""
-    from rich.console import Console
     from rich.text import Text
 
     from splitvfl.app.distillation import distill as distil
 
     with told_if_stopped("nothing was written"):
         found = distil(run, scores=scores, modules=modules, seed=seed, notify=tell)
-    Console().print(_compared(found))
-    Console().print(Text(found.verdict()))
+    output_console().print(_compared(found))
+    output_console().print(Text(found.verdict()))
     next_steps(command_line("predict", found.student_folder, "--records", "FILE", "--out", "scores.csv"))
 
 
