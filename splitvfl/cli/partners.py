@@ -88,7 +88,10 @@ def align(
     wait: Annotated[float, typer.Option(help="Seconds to wait for all parties to appear.")] = 300.0,
     overwrite: Overwrite = False,
 ) -> None:
-    """Find the records that all parties have, without showing the others, and agree on an order."""
+    """Find the records that all parties have, without showing the others, and agree on an order.
+
+    Align again with a changed list, and your partner sees the difference of the two lists.
+    """
     from splitvfl.app.console import AlignProgress
     from splitvfl.data.alignment import read_alignment
     from splitvfl.data.sharding import HeldShards
