@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from splitvfl.app.console import in_width
@@ -161,5 +160,5 @@ def _print_examples() -> None:
     table.add_column(no_wrap=True, style="bold")
     table.add_column()
     for name, summary in described().items():
-        table.add_row(escape(name), escape(summary))
+        table.add_row(name, summary)
     output_console().print(table)

@@ -33,7 +33,7 @@ class _SafeConsole(Console):
     """A console that text does not steer: names of columns, parties and folders in it may be anybody's."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+        super().__init__(markup=False, emoji=False, **settings)  # [/x] and :x: are names as well
         self._under_way = threading.local()  # progress is shown by a thread of its own
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:

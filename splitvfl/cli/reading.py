@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -129,7 +128,7 @@ def _print_rows(rows: Iterable[tuple[str, ...]]) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="bold")
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*row)
     output_console().print(table)
 
 

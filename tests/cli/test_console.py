@@ -37,6 +37,17 @@ def test_what_a_table_holds_steers_no_terminal_and_keeps_its_colours(capsys: pyt
     assert capsys.readouterr().out == "\x1b[31mred\\x1b[2J\x1b[0m\n", "the console's own colour, and no more"
 
 
+def test_names_that_look_like_markup_are_names(capsys: pytest.CaptureFixture[str]) -> None:
+    """A column called [/foo] ended splitvfl reconstruct with a traceback."""
+    names = ["[/foo]", "[link=http://evil]x[/link]", ":warning:", "[red]y"]
+    table = Table(*names, title="[/title]")
+    table.add_row(*names)
+    output_console().print(table, soft_wrap=True)
+    said = capsys.readouterr().out
+    assert "[/title]" in said
+    assert [said.count(name) for name in names] == [2, 2, 2, 2]
+
+
 def test_a_line_of_a_result_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     say("\x1b[31mtwo\nlines [bold]\u202e")
     assert capsys.readouterr().out == "\\x1b[31mtwo\nlines [bold]\\u202e\n"
