@@ -28,6 +28,8 @@ Every message says what was expected, what came, and where.
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Mapping
+from typing import Any
 
 # Control, format and half characters, and what breaks lines: they move the cursor, or turn text round.
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -181,3 +183,12 @@ def printable(text: str, *, longest: int | None = None) -> str:
         one.encode("unicode_escape").decode() if unicodedata.category(one) in _STEERING else one for one in text
     )
     return safe if longest is None or len(safe) <= longest else safe[: longest - 1] + "…"
+
+
+def all_printable(value: Any) -> Any:
+    """Return what was read from another's JSON with every text in it :func:`printable`, keys of objects too."""
+    if isinstance(value, Mapping):
+        return {all_printable(key): all_printable(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [all_printable(inner) for inner in value]
+    return printable(value) if isinstance(value, str) else value

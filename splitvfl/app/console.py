@@ -50,7 +50,7 @@ class _Bar:
         self._live = console.is_terminal
         self._last_line = time.monotonic()
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=_BAR_WIDTH),
             *columns,
             console=console,
@@ -88,7 +88,7 @@ class RunProgress(_Bar):
     """
 
     def __init__(self, console: Console, runs: int = 1) -> None:
-        super().__init__(console, MofNCompleteColumn(), TextColumn("{task.fields[figures]}"))
+        super().__init__(console, MofNCompleteColumn(), TextColumn("{task.fields[figures]}", markup=False))
         self._runs = runs
         self._run = 0
         self._task = self._bar.add_task("", total=None, figures="")
@@ -122,7 +122,9 @@ class RowProgress(_Bar):
 
     def __init__(self, console: Console, label: str, rows: int) -> None:
         super().__init__(
-            console, TextColumn("{task.completed:,.0f}/{task.total:,.0f} rows"), TextColumn("{task.fields[rate]}")
+            console,
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f} rows", markup=False),
+            TextColumn("{task.fields[rate]}", markup=False),
         )
         self._label = label
         self._rows = rows

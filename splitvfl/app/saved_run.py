@@ -36,6 +36,7 @@ from splitvfl.cut.memoised import check_memoised
 from splitvfl.data.columns import PartyData, Records, VerticalData
 from splitvfl.data.digests import encoded_digest
 from splitvfl.data.encoding import FittedEncoding
+from splitvfl.data.formulas import check_no_formulas, formulas_said
 from splitvfl.data.joint_records import ID_COLUMN, JointRecords, own_tables, read_joint_records
 from splitvfl.data.new_records import ROW_COLUMN, NamedBy, named_in_tables
 from splitvfl.data.partition import patterns
@@ -70,6 +71,11 @@ class ScoredRecords:
     name_column: str
     names: pa.Array
     unknown: Mapping[str, Mapping[str, int]]
+
+    @property
+    def formulas(self) -> str:
+        """Names that a spreadsheet takes for formulas, in a sentence for who writes them to a CSV file; or nothing."""
+        return formulas_said(self.names, name_column=self.name_column)
 
 
 class SavedRun:
@@ -122,6 +128,7 @@ class SavedRun:
         *,
         id_column: str | None = None,
         not_covered: bool = False,
+        strict_ids: bool = False,
         notify: Callable[[str], None] = lambda line: None,
     ) -> ScoredRecords:
         """Return the scores of records beside their names.
@@ -135,16 +142,20 @@ class SavedRun:
                 records that the run was trained beside, if its data are there and unchanged.
             id_column: Column that names the records. Default: that of the training.
             not_covered: Whether to score more records than a training with calculated noise put some by for.
+            strict_ids: Whether to refuse records whose names a spreadsheet takes for formulas, before any is counted.
             notify: Told in one line what that does to what was promised of the training.
 
         Raises:
             ArgumentError: If the parties' columns came as numbers, so that nobody knows how to encode others.
-            DataError: If records are not as the training records were, or the run's own have changed.
+            DataError: If records are not as the training records were, or the run's own have changed, or names are
+                refused.
             CheckpointError: If what crosses cannot be counted.
             PrivacyError: If the training put noise by for fewer records.
             LimitError: If a passive party lets no more of these be scored, as the experiment says.
         """
         found = self.own_tests() if records is None else self._read(records, id_column)
+        if strict_ids:
+            check_no_formulas(found.names, name_column=found.name_column)
         self.count_release(len(found.names), notify=notify, not_covered=not_covered)
         with self._counted(found, notify):
             scores = self.outputs(found.records).scores.float().cpu()

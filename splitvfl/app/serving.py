@@ -40,9 +40,10 @@ from splitvfl.app.workers import alike
 from splitvfl.config.sections import ExperimentConfig, HookConfig, NetworkConfig, PartyConfig
 from splitvfl.cut.memoised import MemoisedNoise, check_memoised
 from splitvfl.data.columns import PartyData
+from splitvfl.data.formulas import SPREADSHEETS, check_no_formulas, formulas_said
 from splitvfl.data.joint_records import ID_COLUMN, check_like, own_tables
 from splitvfl.data.new_records import NamedBy, NewRecords, named_in_tables, read_new_records
-from splitvfl.data.score_file import check_score_target, write_scores
+from splitvfl.data.score_file import check_score_target, is_csv, write_scores
 from splitvfl.data.sets import TABLES
 from splitvfl.data.shards import lie_apart
 from splitvfl.data.store import open_party
@@ -74,6 +75,7 @@ class PredictionFiles:
         id_column: Column that names the records; default: that of the alignment, of the file, or of the training.
         overwrite: Whether to replace a file of scores that is there already.
         not_covered: Whether to score more records than a training with calculated noise put some by for.
+        strict_ids: Whether to refuse records whose names a spreadsheet takes for formulas; where scores are written.
     """
 
     model: Path
@@ -83,6 +85,7 @@ class PredictionFiles:
     id_column: str | None = None
     overwrite: bool = False
     not_covered: bool = False
+    strict_ids: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,6 +190,12 @@ def prepare_prediction(
     if name == config.active and config.scorer == COORDINATOR:
         partners = (*partners, COORDINATOR)
     shared = _shared_records(config, name, half, files, team)
+    if (
+        files.out is not None
+        and is_csv(files.out)
+        and (said := formulas_said(shared.names, name_column=shared.own.name_column))
+    ):
+        notify(f"{said}. {SPREADSHEETS}")
     reserve = put_by(run, config)
     party = _defended_party(config, half, shared.own, team, reserve)
     if promised and config.scorer != config.active:
@@ -225,6 +234,8 @@ def _shared_records(
 ) -> TeamRecords:
     """Return the records that this worker scores, of which all workers say that they are parts of the same."""
     read = records_to_score(config, name, half, replace(files, records=own_file(files.records, team)))
+    if files.strict_ids:
+        check_no_formulas(read.names, name_column=read.name_column)
     if team.size == 1:
         return records_of_team(read, team, apart=False)
     apart = lie_apart(str(files.records))
@@ -323,6 +334,8 @@ def _check_out(files: PredictionFiles, name: str, active: str, *, publish: bool)
             "network.publish_scores: true"
         )
     if out is None:
+        if files.strict_ids:
+            raise ConfigError(f"--strict-ids: no scores are written at {name}; leave it out")
         return
     check_score_target(out, overwrite=files.overwrite)
     if files.records is not None and out.exists() and files.records.exists() and out.samefile(files.records):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from splitvfl.cli.column_tables import plain_table
-from splitvfl.cli.console import ModuleSources, Overrides, errors_console, told_if_stopped
+from splitvfl.cli.console import ModuleSources, Overrides, errors_console, output_console, say, told_if_stopped
 from splitvfl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ def audit(
         json_.write_text(text, encoding="utf-8")
     page = write_audit_page(said, folder / AUDIT_PAGE)
     _print(found)
-    print(f"{page}   (open it in a browser)")
-    print(written)
+    say(f"{page}   (open it in a browser)")
+    say(str(written))
     if strict and not found.passes:
         raise typer.Exit(FAILED)
 
@@ -115,10 +115,9 @@ def _refuse_trainings(canaries: int | None, seeds: int | None, party: str) -> No
 
 
 def _print(found: ExperimentAudit) -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console()
+    console = output_console()
     for defense in found.defenses:
         console.print(_table(defense))
         for line in dict.fromkeys(line for claim in defense.claims for line in claim.why):

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from splitvfl.app.console import in_width
-from splitvfl.cli.console import ExperimentFile, Overrides, command_line, next_steps
+from splitvfl.cli.console import ExperimentFile, Overrides, command_line, next_steps, output_console, say
 from splitvfl.data.spelling import as_flag, settings_written
 from splitvfl.errors import ConfigError, printable
 
@@ -61,7 +59,7 @@ def init(
     with path.open("x", encoding="utf-8") as file:
         file.write(made.text)
     for line in made.said:
-        print(line)
+        say(line)
     with in_words_of(made.config):
         for line in summary_of(made.data):
             _tell_in_width(line)
@@ -132,7 +130,7 @@ def check(
 
 
 def _tell_in_width(line: str) -> None:
-    print(in_width(line, Console().width))
+    say(in_width(line, output_console().width))
 
 
 def examples(
@@ -162,5 +160,5 @@ def _print_examples() -> None:
     table.add_column(no_wrap=True, style="bold")
     table.add_column()
     for name, summary in described().items():
-        table.add_row(escape(name), escape(summary))
-    Console().print(table)
+        table.add_row(name, summary)
+    output_console().print(table)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
-from splitvfl.errors import ConfigError
+from splitvfl.errors import ConfigError, printable
 
 GIVEN: ContextVar[tuple[str, ...]] = ContextVar("GIVEN", default=())
 """The words of the command under way."""
@@ -36,9 +38,42 @@ ModuleSources = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in the same folder.")]
 
 
+class _SafeConsole(Console):
+    """A console that text does not steer: names of columns, parties and folders in it may be anybody's."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(markup=False, emoji=False, **settings)  # [/x] and :x: are names as well
+        self._under_way = threading.local()  # progress is shown by a thread of its own
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Yield what is shown, with control and format characters escaped that are none of the console's own."""
+        # What is rendered within a table is laid out there, and no cell is to grow afterwards.
+        within = getattr(self._under_way, "outer", False)
+        self._under_way.outer = True
+        try:
+            for segment in super().render(renderable, options):
+                yield segment if within or segment.is_control else segment._replace(text=_safe(segment.text))
+        finally:
+            self._under_way.outer = within
+
+
+def _safe(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def output_console() -> Console:
+    """Return a console on standard output, where results go."""
+    return _SafeConsole()
+
+
 def errors_console() -> Console:
     """Return a console on standard error, where all goes that is no result."""
-    return Console(stderr=True)
+    return _SafeConsole(stderr=True)
+
+
+def say(line: str) -> None:
+    """Print a line of a result on standard output, as it is but for what would steer a terminal."""
+    print(_safe(line))
 
 
 def tell(line: str) -> None:

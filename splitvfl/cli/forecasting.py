@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from splitvfl.cli.column_tables import attack_table, category_table, column_table, plain_table
-from splitvfl.cli.console import ExperimentFile, Overrides, tell
+from splitvfl.cli.console import ExperimentFile, Overrides, output_console, tell
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -80,10 +80,9 @@ def _private(path: str, flags: int) -> int:
 
 
 def _print(found: Forecast) -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console()
+    console = output_console()
     console.print(_before_table(found))
     if found.model is not None:
         for view in _different(found.model):
@@ -101,12 +100,11 @@ def _print(found: Forecast) -> None:
 
 
 def _print_activations(found: ActivationForecast) -> None:
-    from rich.console import Console
     from rich.text import Text
 
     from splitvfl.report.most_read import MostRead
 
-    console, most = Console(), found.most
+    console, most = output_console(), found.most
     if most is not None:
         first = "" if found.trained else ", of the draw of which most is told"
         shown = most.columns[:_COLUMNS]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from splitvfl.cli.console import Overwrite, command_line, errors_console, next_steps, told_if_stopped
+from splitvfl.cli.console import Overwrite, command_line, errors_console, next_steps, say, told_if_stopped
 from splitvfl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -88,7 +88,10 @@ def align(
     wait: Annotated[float, typer.Option(help="Seconds to wait for all parties to appear.")] = 300.0,
     overwrite: Overwrite = False,
 ) -> None:
-    """Find the records that all parties have, without showing the others, and agree on an order."""
+    """Find the records that all parties have, without showing the others, and agree on an order.
+
+    Align again with a changed list, and your partner sees the difference of the two lists.
+    """
     from splitvfl.app.console import AlignProgress
     from splitvfl.data.alignment import read_alignment
     from splitvfl.data.sharding import HeldShards
@@ -122,7 +125,7 @@ def align(
     with told_if_stopped(kept), AlignProgress(errors_console()) as progress:
         found = run_alignment(job, notify=progress.tell, progress=progress)
     for line in described(job, found):
-        print(line)
+        say(line)
     if job.out is not None:
         next_steps(_after_alignment(job, read_alignment(job.out).schema))
 

@@ -16,6 +16,7 @@ from splitvfl.cli.console import (
     command_line,
     errors_console,
     next_steps,
+    output_console,
     silent,
     tell,
     told_if_stopped,
@@ -72,6 +73,13 @@ def predict(
             help="Score more records than a training with calculated noise put some by for, which ends its promise.",
         ),
     ] = False,
+    strict_ids: Annotated[
+        bool,
+        typer.Option(
+            "--strict-ids",
+            help="Refuse ids that a spreadsheet takes for formulas (=1+1), before anything is scored. Else it says so.",
+        ),
+    ] = False,
 ) -> None:
     """Score new records: with all halves of a run in one process, or as one of several parties with its own half."""
     if trained.is_dir():
@@ -80,7 +88,13 @@ def predict(
         _refuse_overrides(trained, overrides or [])
         target = _target(out, trained)
         _predict_run(
-            load(trained, modules), records or [], target, id_column, overwrite=overwrite, not_covered=not_covered
+            load(trained, modules),
+            records or [],
+            target,
+            id_column,
+            overwrite=overwrite,
+            not_covered=not_covered,
+            strict_ids=strict_ids,
         )
         return
     _refuse("over a network", {"--modules": modules, "--records more than once": (records or [])[1:]})
@@ -93,7 +107,7 @@ def predict(
     if name not in config.parties:
         check_one_process(f"{name} is no party with records: start predict")
         _refuse(f"at {name}, which has no data", {"--records": records, "--out": out, "--model": model})
-        _refuse(f"at {name}, which has no data", {"--aligned": aligned, "--id": id_column})
+        _refuse(f"at {name}, which has no data", {"--aligned": aligned, "--id": id_column, "--strict-ids": strict_ids})
         _score_for_others(config)
         return
     files = PredictionFiles(
@@ -104,6 +118,7 @@ def predict(
         id_column=id_column,
         overwrite=overwrite,
         not_covered=not_covered,
+        strict_ids=strict_ids,
     )
     _predict_with_others(config, name, files)
 
@@ -154,17 +169,21 @@ def _predict_run(
     *,
     overwrite: bool,
     not_covered: bool,
+    strict_ids: bool,
 ) -> None:
     import torch
 
-    from splitvfl.data.score_file import check_score_target, write_scores
+    from splitvfl.data.formulas import SPREADSHEETS
+    from splitvfl.data.score_file import check_score_target, is_csv, write_scores
 
     sources = _sources(records, run)
     check_score_target(out, overwrite=overwrite)
     _keep_records(out, sources)
     if run.config is not None and run.config.train.threads is not None:
         torch.set_num_threads(run.config.train.threads)
-    found = run.score(sources, id_column=id_column, not_covered=not_covered, notify=tell)
+    found = run.score(sources, id_column=id_column, not_covered=not_covered, strict_ids=strict_ids, notify=tell)
+    if is_csv(out) and found.formulas:
+        tell(f"{found.formulas}. {SPREADSHEETS}")
     for party, columns in found.unknown.items():
         for column, rows in columns.items():
             tell(f"{party}: {column}: {rows} records have a value that training did not know")
@@ -241,15 +260,14 @@ def distill(
     seed: Annotated[int, typer.Option(min=0, help="Decides first weights, the order of records and the draws.")] = 0,
 ) -> None:
     """Train a model of the label party's own columns on the joint model's scores: it predicts without partners."""
-    from rich.console import Console
     from rich.text import Text
 
     from splitvfl.app.distillation import distill as distil
 
     with told_if_stopped("nothing was written"):
         found = distil(run, scores=scores, modules=modules, seed=seed, notify=tell)
-    Console().print(_compared(found))
-    Console().print(Text(found.verdict()))
+    output_console().print(_compared(found))
+    output_console().print(Text(found.verdict()))
     next_steps(command_line("predict", found.student_folder, "--records", "FILE", "--out", "scores.csv"))
 
 

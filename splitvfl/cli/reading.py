@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from splitvfl.cli.console import tell
-from splitvfl.errors import ConfigError, SplitVFLError
+from splitvfl.cli.console import output_console, say, tell
+from splitvfl.errors import ConfigError, SplitVFLError, printable
 
 if TYPE_CHECKING:
     from splitvfl.config.keys import Key
@@ -81,7 +79,7 @@ def _print_entry(kind: str, name: str) -> None:
     from splitvfl.config.keys import flat
 
     found = entry(kind, name)
-    console = Console()
+    console = output_console()
     console.print(Text(f"{name}: {found.summary}"))
     console.print()
     _print_rows(found.facts.items())
@@ -102,7 +100,7 @@ def _about(key: Key) -> str:
 
 def _print_overview(rows: Iterable[tuple[str, ...]]) -> None:
     """Print a line for each row: on a terminal as much as fits, in a pipe all of it."""
-    given, console = list(rows), Console()
+    given, console = list(rows), output_console()
     if not console.is_terminal:
         console.print(
             "\n".join("  ".join(row) for row in _aligned(given)), soft_wrap=True, markup=False, highlight=False
@@ -130,8 +128,8 @@ def _print_rows(rows: Iterable[tuple[str, ...]]) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="bold")
     for row in rows:
-        table.add_row(*map(escape, row))
-    Console().print(table)
+        table.add_row(*row)
+    output_console().print(table)
 
 
 def schema(
@@ -180,6 +178,7 @@ def report(
             )
         tell("no page: there are no figures of a training here")
         return
-    print(write_report(runs, out or runs[0] / "report.html", title=title, show_records=show_records))
+    page = write_report(runs, out or runs[0] / "report.html", title=title, show_records=show_records)
+    say(str(page))
     for folder in unfinished_runs(runs):
-        tell(f"left out, as it has not finished: {folder}")
+        tell(f"left out, as it has not finished: {printable(str(folder))}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from splitvfl.cli.column_tables import attack_table, category_table, column_table
-from splitvfl.cli.console import ModuleSources, command_line, next_steps
+from splitvfl.cli.console import ModuleSources, command_line, next_steps, output_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,12 +96,11 @@ def reconstruct(
 
 
 def _print(found: Reconstruction) -> None:
-    from rich.console import Console
     from rich.text import Text
 
     from splitvfl.leakage.reconstruction import notes_of
 
-    console = Console()
+    console = output_console()
     for name, views in found.parties.items():
         _print_party(console, name, views)
     for line in notes_of(found):

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from splitvfl.cli.console import output_console
+
 _TRANSFORMED = ("rotated", "shifted")
 
 
@@ -37,7 +39,6 @@ def reveal(
     ] = None,
 ) -> None:
     """Write a passive party's weights into a file for a partner, who can then solve for its columns."""
-    from rich.console import Console
     from rich.text import Text
 
     from splitvfl.app.revealing import reveal as reveal_weights
@@ -47,6 +48,6 @@ def reveal(
     found = reveal_weights(model, out, party=as_, changed=transformed, config=config)
     how = "as they are" if found.weights == "true" else found.weights
     print(f"{found.path}: the weights of {found.party}, {how}. This cannot be taken back.")
-    console = Console()
+    console = output_console()
     for sentence in found.sentences:
         console.print(Text(sentence))

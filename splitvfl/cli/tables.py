@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from splitvfl.cli.console import Overwrite, command_line, errors_console, next_steps, told_if_stopped
+from splitvfl.cli.console import Overwrite, command_line, errors_console, next_steps, say, told_if_stopped
 from splitvfl.data.spelling import as_flag, settings_written
 from splitvfl.errors import ConfigError
 
@@ -135,7 +135,7 @@ def ingest(
         _tell_statistics(taken, files, names=names, hash_key_file=hash_key_file, aligned=aligned)
         return
     for line in described(done):
-        print(line)
+        say(line)
     if done.can_be_trained_on:
         next_steps(f"splitvfl train EXPERIMENT.yaml   (with data: {{name: tables, path: {out}}})")
 
@@ -155,7 +155,7 @@ def _tell_statistics(taken: StatisticsReport, files: Sequence[str], **again: str
     from splitvfl.data.ingest.words import described_statistics
 
     for line in described_statistics(taken):
-        print(line)
+        say(line)
     given = [word for name, value in again.items() if value is not None for word in (as_flag(name), value)]
     where = taken.folder.parent
     command = command_line("ingest", *files, *given, "--statistics", where, "--out", f"tables-{taken.shard.number}")
@@ -214,7 +214,7 @@ def shard(
             progress=progress,
         )
     for line in described(done):
-        print(line)
+        say(line)
     folded = ["--fold-case"] if fold_case else []
     example = command_line("align", out / "shard-0.parquet", "--id", id_column, *folded)
     next_steps(f"{example} --as NAME ...   (with shard 0 of every party, and so on)")

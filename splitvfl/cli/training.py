@@ -20,6 +20,7 @@ from splitvfl.cli.console import (
     errors_console,
     given_command,
     next_steps,
+    output_console,
     tell,
     told_if_stopped,
 )
@@ -322,7 +323,7 @@ def _print_run(summary: RunSummary, *, explain: bool, told: Collection[str], fol
     from splitvfl.report.summary import FILE_NAME
     from splitvfl.report.tables import summary_table
 
-    console = Console()
+    console = output_console()
     console.print(brief([summary]))
     console.print()
     noted = list(feature_notes(leak for party in summary.parties.values() for leak in party.features))
@@ -342,7 +343,7 @@ def _print_own_columns(summary: RunSummary) -> None:
     from splitvfl.report.own_seat import seat_lines
     from splitvfl.report.tables import summary_table
 
-    console = Console()
+    console = output_console()
     for line in seat_lines(summary):
         console.print(Text(line, style="bold"))
     console.print()
@@ -356,7 +357,7 @@ def _print_runs(summaries: Sequence[RunSummary], *, explain: bool, compared: boo
     from splitvfl.report.brief import brief, compared_brief
     from splitvfl.report.tables import comparison_table, summary_table
 
-    console = Console()
+    console = output_console()
     console.print((compared_brief if compared else brief)(summaries))
     _print_advice(summaries)
     if explain:
@@ -368,7 +369,7 @@ def _print_advice(summaries: Sequence[RunSummary]) -> None:
     from splitvfl.report.findings import advice, headline
     from splitvfl.report.rows import group_runs
 
-    console = Console()
+    console = output_console()
     for group in group_runs(summaries):
         said = advice(group) or (headline(group.runs[0]) if len(group.runs) == 1 else "")
         if said:

@@ -31,6 +31,11 @@ def check_score_target(path: Path, *, overwrite: bool) -> None:
         raise DataError(f"{path} is there already; choose another name, or overwrite it (--overwrite)")
 
 
+def is_csv(path: Path) -> bool:
+    """Return whether scores in a file of this name are CSV, which spreadsheets open and calculate formulas in."""
+    return path.suffix.lower() == ".csv"
+
+
 def write_scores(path: Path, scores: Tensor, *, name_column: str, names: pa.Array) -> None:
     """Write scores beside the names of their records; the file appears when it is complete, for its owner only.
 
@@ -52,7 +57,7 @@ def write_scores(path: Path, scores: Tensor, *, name_column: str, names: pa.Arra
     descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.writing-", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            write = pyarrow.csv.write_csv if path.suffix.lower() == ".csv" else pyarrow.parquet.write_table
+            write = pyarrow.csv.write_csv if is_csv(path) else pyarrow.parquet.write_table
             write(table, file)
             file.flush()
             os.fsync(file.fileno())

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from splitvfl.errors import CheckpointError
+from splitvfl.errors import all_printable
 from splitvfl.report.audit_words import (
     FINDINGS,
     answer,
@@ -24,9 +23,8 @@ from splitvfl.report.audit_words import (
     scale,
     tone,
 )
-from splitvfl.report.report import page_style
+from splitvfl.report.pages import page_template, write_page
 from splitvfl.report.rows import MISSING, counted
-from splitvfl.system.untrusted_files import write_whole
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -40,15 +38,12 @@ def write_audit_page(audit: Mapping[str, Any], target: Path) -> Path:
 
     Args:
         audit: What ``audit.json`` holds.
-        target: The page's file, whose folder exists.
+        target: The page's file; its folder is made if need be.
 
     Raises:
         CheckpointError: If it cannot be written.
     """
-    try:
-        write_whole(target, audit_page(audit).encode(), mode=0o666, alone=False)
-    except OSError as error:
-        raise CheckpointError(f"cannot write {target}: {error}") from error
+    write_page(audit_page(audit), target)
     return target
 
 
@@ -58,10 +53,10 @@ def audit_page(audit: Mapping[str, Any]) -> str:
     Args:
         audit: What ``audit.json`` holds.
     """
+    audit = all_printable(audit)
     seats = audit["learned"]
     return _template().render(
         audit=audit,
-        style=page_style(),
         missing=MISSING,
         verdict=overall(audit),
         tone=tone(audit),
@@ -74,19 +69,16 @@ def audit_page(audit: Mapping[str, Any]) -> str:
 
 @cache
 def _template() -> Template:
-    import jinja2
-
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    return page_template(
+        _TEMPLATE,
+        {
+            "found": of_hundred,
+            "allowed": at_most,
+            "counted": counted,
+            "badge": lambda verdict: _BADGES[verdict],
+            "significant": lambda value: MISSING if value is None else f"{value:.3g}",
+            "best": best,
+            "measured": measured,
+            "reason": reason,
+        },
     )
-    environment.filters.update(
-        found=of_hundred,
-        allowed=at_most,
-        counted=counted,
-        badge=lambda verdict: _BADGES[verdict],
-        significant=lambda value: MISSING if value is None else f"{value:.3g}",
-        best=best,
-        measured=measured,
-        reason=reason,
-    )
-    return environment.from_string(resources.files("splitvfl.report").joinpath(_TEMPLATE).read_text("utf-8"))

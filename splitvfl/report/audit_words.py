@@ -63,13 +63,13 @@ class Line(NamedTuple):
 
 
 def read_audit(folder: Path) -> dict[str, Any] | None:
-    """Return what an audit of a run found, ``None`` if none lies in its folder.
+    """Return what an audit of a run found, ``None`` if none lies in its folder; no text in it steers a terminal.
 
     Raises:
         CheckpointError: If it is damaged.
     """
     file = UntrustedFile(path=folder / AUDIT_FILE, remedy="run splitvfl audit again, or delete it")
-    found = file.json(dict[str, Any])
+    found = file.json(dict[str, Any], sanitise=True)
     if found is None or found.get("format") != FORMAT:
         return None
     file.check_format(found, FORMAT, VERSION)

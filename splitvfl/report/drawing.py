@@ -118,11 +118,18 @@ def inline_svg(drawn: Figure, name: str, *, alt: str = "") -> str:
     text = target.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'\bid="', f'id="{name}-', text)
-    text = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", text)
-    for colour, variable in _VARIABLES.items():
-        text = text.replace(colour, variable)
+    # In tags alone: what stands between them is text, names of parties and columns among it.
+    text = re.sub(r"<[^>]*>", lambda tag: _of_page(tag[0], name), text)
     return text.replace("<svg ", f'<svg role="img" aria-label="{escape(alt)}" ', 1) if alt else text
+
+
+def _of_page(tag: str, name: str) -> str:
+    """Return a tag with ids of its own and the page's colours."""
+    tag = re.sub(r'\bid="', f'id="{name}-', tag)
+    tag = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", tag)
+    for colour, variable in _VARIABLES.items():
+        tag = tag.replace(colour, variable)
+    return tag
 
 
 def svg_file(drawn: Figure, name: str) -> str:

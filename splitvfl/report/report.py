@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from splitvfl.config.registry import installed
-from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
+from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, printable
 from splitvfl.hooks import explanations_of
 from splitvfl.leakage.asked_categories import MOST_CATEGORIES
 from splitvfl.leakage.column_figures import TOLD
@@ -20,6 +18,7 @@ from splitvfl.leakage.many_auditing import auditor_of
 from splitvfl.leakage.monitor import read_metrics
 from splitvfl.leakage.reconstruction import read_reconstruction
 from splitvfl.leakage.shown_records import ShownRecords, read_shown
+from splitvfl.report.audit_page import audit_page
 from splitvfl.report.audit_words import AUDIT_FILE, AUDIT_PAGE, answer, not_covered, overall, question, read_audit
 from splitvfl.report.brief import two_lines
 from splitvfl.report.column_leaks import (
@@ -49,6 +48,7 @@ from splitvfl.report.findings import (
     unavailable_notes,
     verdict,
 )
+from splitvfl.report.pages import link_from, page_template, write_page
 from splitvfl.report.promises import promise
 from splitvfl.report.provenance import Provenance, shown_settings
 from splitvfl.report.read_words import categories_of
@@ -68,17 +68,18 @@ from splitvfl.report.rows import (
 )
 from splitvfl.report.served import served_in
 from splitvfl.report.summary import FILE_NAME, GOAL, RunSummary, read_summary
-from splitvfl.system.untrusted_files import UntrustedFile, write_whole
+from splitvfl.system.untrusted_files import UntrustedFile
 
 if TYPE_CHECKING:
     from jinja2 import Template
-    from markupsafe import Markup
 
 _TEMPLATE = "report.html.j2"
 # Columns of which a page shows what was read; of the others it says how many there are.
 _COLUMNS_SHOWN = 40
-_STYLE = "page.css"
 _SETTINGS = "experiment.yaml"
+# What comes to light where an audit is put into words: it is read as it stands, and what is missing or of another kind
+# shows there.
+_OF_ANOTHER_SHAPE = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
 _MOST_SETTINGS = 1 << 24  # bytes
 
 
@@ -118,11 +119,7 @@ def write_report(runs: Sequence[Path], target: Path, *, title: str, show_records
         or any(one.own_columns for one in summaries)
         or any(read_reconstruction(one) is not None or served_in(one) for one in folders)
     )
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(target, page.encode(), mode=0o600 if told else 0o666, alone=False)
-    except OSError as error:
-        raise CheckpointError(f"cannot write {target}: {error}") from error
+    write_page(page, target, private=told)
     return target
 
 
@@ -172,38 +169,27 @@ def _in_counting_order(path: Path) -> list[tuple[int, str]]:
 @cache
 def _template() -> Template:
     """Return the page, compiled once: that takes as long as drawing a figure."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    return page_template(
+        _TEMPLATE,
+        {
+            "written": written,
+            "percent": _percent,
+            "told": _told_level,
+            "share": _share,
+            "level": _level,
+            "significant": _significant,
+            "bits": _bits,
+            "counted": counted,
+            "stopping": stopping_note,
+            "sending": sending_note,
+            "headline": headline,
+            "verdict": partial(verdict, own_columns=False),
+            "moment": _moment,
+            "limit": _limit,
+            "held": _held,
+            "thousands": lambda number: f"{number:,}",
+        },
     )
-    environment.filters.update(
-        written=written,
-        percent=_percent,
-        told=_told_level,
-        share=_share,
-        level=_level,
-        significant=_significant,
-        bits=_bits,
-        counted=counted,
-        stopping=stopping_note,
-        sending=sending_note,
-        headline=headline,
-        verdict=partial(verdict, own_columns=False),
-        moment=_moment,
-        limit=_limit,
-        held=_held,
-        thousands=lambda number: f"{number:,}",
-    )
-    return environment.from_string(resources.files("splitvfl.report").joinpath(_TEMPLATE).read_text("utf-8"))
-
-
-@cache
-def page_style() -> Markup:
-    """Return the style of all pages."""
-    from markupsafe import Markup
-
-    return Markup(resources.files("splitvfl.report").joinpath(_STYLE).read_text("utf-8"))
 
 
 def _render(
@@ -215,8 +201,7 @@ def _render(
 ) -> str:
     late = (name for run in summaries for party in run.parties.values() for name in party.after_training)
     return _template().render(
-        title=title,
-        style=page_style(),
+        title=printable(title),
         goals=sorted({run.goal for run in summaries}),
         parties=_parties(summaries),
         noted=list(_noted(summaries)),
@@ -287,29 +272,47 @@ def _sections(
 
 
 def _audited(run: RunSummary, folder: Path, beside: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield what an audit of a run said, with the way to its page from where the report is to be."""
+    """Yield what an audit of a run said, with the way to its page from where the report is to be.
+
+    Raises:
+        CheckpointError: If the audit is damaged, or something else than a file lies in place of its page.
+    """
     found = read_audit(folder)
-    if found is not None:
-        page = folder / AUDIT_PAGE
-        yield {
-            "run": run,
-            **_said_of_audit(found, folder),
-            "page": Path(os.path.relpath(page, beside)).as_posix() if page.is_file() else "",
-        }
-
-
-def _said_of_audit(found: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    if found is None:
+        return
+    page = folder / AUDIT_PAGE
+    there = UntrustedFile(path=page).read()
     try:
-        return {
-            "verdict": overall(found),
-            "gaps": list(not_covered(found)),
-            "seats": [(question(seat), next(answer(seat, found["trainings"]))) for seat in found["learned"]],
-        }
-    # It is read as it stands: what is missing there, or of another kind, comes to light where it is put into words.
-    except (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:
+        said = _said_of_audit(found)
+    except _OF_ANOTHER_SHAPE as error:
         raise CheckpointError(
             f"{folder / AUDIT_FILE} is damaged: {type(error).__name__}: {error}; audit the run again, or delete it"
         ) from error
+    ours = there is not None and _is_page_of(there, found)
+    yield {
+        "run": run,
+        **said,
+        "page": link_from(beside, page) if ours else "",
+        "foreign": there is not None and not ours,
+    }
+
+
+def _said_of_audit(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {
+        "verdict": overall(found),
+        "gaps": list(not_covered(found)),
+        "seats": [(question(seat), next(answer(seat, found["trainings"]))) for seat in found["learned"]],
+    }
+
+
+def _is_page_of(page: bytes, found: Mapping[str, Any]) -> bool:
+    """Return whether a page is the one that this version makes of an audit: anybody can put another in its place."""
+    from jinja2 import TemplateError
+
+    try:
+        return page == audit_page(found).encode("utf-8")
+    except (*_OF_ANOTHER_SHAPE, TemplateError):  # an audit of another version, of which no page can be made
+        return False
 
 
 def _told(row: DefenseRow, folder: Path, *, name: str) -> Mapping[str, Any]:
@@ -366,7 +369,7 @@ def _description(attack: str, known: Mapping[str, str]) -> str:
 
 def _settings(folder: Path) -> str:
     text = UntrustedFile(path=folder / _SETTINGS, most=_MOST_SETTINGS).text()
-    return "" if text is None else shown_settings(text)
+    return "" if text is None else "\n".join(map(printable, shown_settings(text).splitlines()))
 
 
 def _parties(runs: Sequence[RunSummary]) -> str:

@@ -9,7 +9,6 @@ from itertools import islice
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -211,7 +210,7 @@ def _table(first: str, width: int) -> Table:
 def _numbers(table: Table, *headers: tuple[str, int]) -> None:
     for header, width in headers:
         shown = _hyphened(header, width)
-        table.add_column(escape(shown), justify="right", width=width, overflow="fold", vertical="top")
+        table.add_column(Text(shown), justify="right", width=width, overflow="fold", vertical="top")
 
 
 def _hyphened(name: str, width: int) -> str:

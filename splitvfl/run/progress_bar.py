@@ -32,7 +32,7 @@ def progress_bar(*, shown: bool = True, console: Console | None = None) -> Itera
     if not _is_live(console):
         yield lambda status: _print(console, status)
         return
-    what, figures = TextColumn("{task.description}"), TextColumn("{task.fields[figures]}")
+    what, figures = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[figures]}", markup=False)
     with Progress(what, BarColumn(bar_width=16), MofNCompleteColumn(), figures, console=console) as bar:
         task = bar.add_task("", total=None, figures="")
 

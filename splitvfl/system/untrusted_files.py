@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple, Typ
 
 import msgspec
 
-from splitvfl.errors import CheckpointError, SplitVFLError, printable
+from splitvfl.errors import CheckpointError, SplitVFLError, all_printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -219,7 +219,7 @@ class UntrustedFile:
                 self.check_format(found, wanted, version)
             elif version:
                 self.check_version(found, version)
-            return msgspec.convert(sanitised(found) if sanitise else found, kind, str_keys=True)
+            return msgspec.convert(all_printable(found) if sanitise else found, kind, str_keys=True)
         except _UNREADABLE as error:
             raise self.refused(error) from error
 
@@ -484,15 +484,6 @@ def _infinity(text: str) -> float:
     if text == "NaN":
         raise ValueError("NaN is no number")
     return float(text)
-
-
-def sanitised(value: Any) -> Any:
-    """Return a value as JSON has it with every text printable."""
-    if isinstance(value, dict):
-        return {printable(key): sanitised(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [sanitised(inner) for inner in value]
-    return printable(value) if isinstance(value, str) else value
 
 
 def _bytes_of(one: TensorHead) -> int:

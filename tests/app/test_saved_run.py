@@ -133,6 +133,46 @@ def test_files_of_each_party_are_joined_by_id(folder: Path) -> None:
     pd.testing.assert_frame_equal(found, expected)
 
 
+def with_formulas() -> pd.DataFrame:
+    """New records, of which two have ids that a spreadsheet takes for formulas, and one is called by a number."""
+    new = pd.read_csv("new.csv").astype({"customer": str})
+    new.loc[[2, 5, 7], "customer"] = ["=1+1", "＠SUM(A1)", "-5"]
+    new.to_csv("new.csv", index=False)
+    return new
+
+
+def test_ids_that_spreadsheets_calculate_are_told_and_stay_as_they_are(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = with_formulas()
+    found = scored("--records", "new.csv")
+    said = capsys.readouterr().err
+    assert "2 of 40 ids in 'customer' begin as a formula does, the first at row 2 (from 0): '=1+1'" in said
+    assert found["customer"].tolist() == new["customer"].tolist()
+    run = splitvfl.load_run("runs/credit")
+    assert run.score("new.csv").formulas.startswith("2 of 40 ids")
+    assert run.score(pd.read_csv("new.csv")[:2]).formulas == ""
+    assert main(["predict", "runs/credit", "--records", "new.csv", "--out", "scores.parquet"]) == 0
+    assert "formula" not in capsys.readouterr().err, "no spreadsheet calculates a cell of such a file"
+
+
+def test_strict_ids_are_refused_before_anything_is_counted_or_written(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_formulas()
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    for out in ("scores.csv", "scores.parquet"):
+        assert main(["predict", "runs/credit", "--records", "new.csv", "--out", out, "--strict-ids"]) == 2
+        assert "row 2 (from 0): '=1+1'" in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    with pytest.raises(DataError, match="begin as a formula does"):
+        splitvfl.load_run("runs/credit").score("new.csv", strict_ids=True)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    pd.read_csv("new.csv")[:2].to_csv("new.csv", index=False)
+    assert len(scored("--records", "new.csv", "--strict-ids")) == 2
+    assert list((folder / "runs/credit/ledger").iterdir()), "now they are counted"
+
+
 TABLES: dict[str, Callable[[pd.DataFrame], Any]] = {
     "pandas": lambda frame: frame,
     "polars": pl.from_pandas,

@@ -219,6 +219,35 @@ def test_published_scores_reach_every_party(folder: Path) -> None:
     np.testing.assert_array_equal(ours["score"].to_numpy(np.float32), theirs["score"])
 
 
+def test_ids_that_spreadsheets_calculate_are_told_or_refused_before_anybody_is_met(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    halves("bank", "telecom")
+    for name in ("bank", "telecom"):
+        new = pd.read_csv(f"{name}-new.csv")
+        new.loc[[1, 4], "customer"] = ["-1+2", "=x"]
+        new.to_csv(f"{name}-new.csv", index=False)
+    said = list[str]()
+    own = PredictionFiles(model=Path("runs/bank/model"), records=Path("bank-new.csv"), out=Path("scores.csv"))
+    bank = prepare_prediction(config("bank"), "bank", own, notify=said.append)
+    assert [line for line in said if "begin as a formula does, the first at row 1 (from 0): '-1+2'" in line]
+    assert run_all(bank, prepared("telecom", strict_ids=False)) == []
+    assert pd.read_csv("scores.csv")["customer"][:5].tolist() == ["c300", "-1+2", "c302", "c303", "=x"]
+    Path("scores.csv").unlink()
+    before = sorted(folder.rglob("*"))
+
+    def met(*_: object) -> None:
+        raise AssertionError("a partner was asked")
+
+    monkeypatch.setattr("splitvfl.app.serving.AddressBook", met)
+    command = [*_predict("bank"), "--model", "runs/bank/model", "--out", "scores.csv", "--strict-ids"]
+    assert main(command) == 2
+    assert "begin as a formula does, the first at row 1 (from 0): '-1+2'" in capsys.readouterr().err
+    assert sorted(folder.rglob("*")) == before
+    with pytest.raises(ConfigError, match="--strict-ids: no scores are written at telecom"):
+        prepared("telecom", strict_ids=True)
+
+
 def test_halves_of_different_runs_do_not_predict_together(folder: Path) -> None:
     halves("bank")
     halves("telecom", run="b" * 32)

@@ -283,6 +283,22 @@ def test_size_only_tells_sizes_and_nothing_else() -> None:
     assert not [m for m in sent if m.kind == "order"]
 
 
+def test_two_alignments_show_the_difference_of_two_lists() -> None:
+    """Which is why help and docs/alignment.md ask to align seldom."""
+    before, after, theirs = people(0, 20), [*people(0, 5), *people(6, 20), "p31"], people(0, 40)
+    names = [
+        {theirs[row] for row in talk({"bank": own, "telecom": theirs})["telecom"].rows.tolist()}
+        for own in (before, after)
+    ]
+    assert names[1] - names[0] == {"p31"}
+    assert names[0] - names[1] == {"p5"}
+    sizes = [
+        talk({"bank": own, "telecom": theirs}, Terms(active="bank", mode="size-only"))["telecom"].shared["bank"]
+        for own in (before, [*before, "p31"])
+    ]
+    assert sizes == [20, 21]
+
+
 def test_size_only_answers_come_back_in_another_order() -> None:
     """To whoever knows the secret, answers in order would be the multiples of the points in their order."""
     drawn: list[bytes] = []

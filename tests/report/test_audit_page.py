@@ -261,7 +261,7 @@ def test_a_page_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
     found = audit(PROMISED).as_json()
     assert write_audit_page(found, tmp_path / "audit.html").read_text(encoding="utf-8") == audit_page(found)
     with pytest.raises(CheckpointError, match="cannot write"):
-        write_audit_page(found, tmp_path / "no" / "audit.html")
+        write_audit_page(found, tmp_path / "audit.html" / "audit.html")
     assert [path.name for path in tmp_path.iterdir()] == ["audit.html"]
 
 

@@ -458,7 +458,7 @@ def test_written_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def full_disk(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr("splitvfl.report.report.os.replace", full_disk)
+    monkeypatch.setattr("splitvfl.report.pages.os.replace", full_disk)
     with pytest.raises(CheckpointError, match="no space left"):
         write_report([folder], target, title="another title")
     assert target.read_bytes() == before
@@ -870,9 +870,9 @@ def test_what_an_audit_of_the_run_found_is_in_the_page(tmp_path: Path) -> None:
     assert "href" not in page, "the audit has no page"
     write_audit_page(found, folder / "audit.html")
     for beside, link in (
-        (tmp_path, "run-0/audit.html"),
-        (folder, "audit.html"),
-        (tmp_path / "away", "../run-0/audit.html"),
+        (tmp_path, "./run-0/audit.html"),
+        (folder, "./audit.html"),
+        (tmp_path / "away", "./../run-0/audit.html"),
     ):
         page = write_report([folder], beside / "report.html", title="A title").read_text(encoding="utf-8")
         assert [attributes["href"] for tag, attributes in outline(page).tags if tag == "a"] == [link]

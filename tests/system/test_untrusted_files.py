@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from splitvfl.errors import CheckpointError, DataError
-from splitvfl.system.untrusted_files import DEEPEST, UntrustedFile, decoded, open_own, sanitised, write_whole
+from splitvfl.system.untrusted_files import DEEPEST, UntrustedFile, decoded, open_own, write_whole
 
 
 def read(path: Path, **rules: Any) -> bytes | None:
@@ -170,10 +170,12 @@ def test_a_file_of_another_format_or_version_is_refused_by_name(tmp_path: Path) 
     assert not UntrustedFile(path=tmp_path).has_format("half")
 
 
-def test_texts_that_steer_a_terminal_are_made_printable() -> None:
-    assert sanitised({"\x1b[2J": ["a\u202eb", 1, None]}) == sanitised({"\x1b[2J": ["a\u202eb", 1, None]})
-    assert "\x1b" not in str(list(sanitised({"\x1b[2J": 1})))
-    assert "\u202e" not in sanitised(["a\u202eb"])[0]
+def test_texts_that_steer_a_terminal_are_made_printable(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"\\u001b[2J": ["a\\u202eb", 1, null]}')
+
+    found = UntrustedFile(path=tmp_path / "a.json").json(dict[str, Any], sanitise=True)
+
+    assert found == {"\\x1b[2J": ["a\\u202eb", 1, None]}
 
 
 # --- tensors
