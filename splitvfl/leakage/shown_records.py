@@ -103,13 +103,13 @@ def read_shown(folder: Path) -> tuple[ShownRecords, ...]:
     if content is None:
         return ()
     try:
-        found = msgspec.convert(all_printable(msgspec.json.decode(content)), _File)
+        found = msgspec.json.decode(content, type=_File)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged: {error}; leave out --show-records, or delete it") from error
     wrong = _wrong_in(found.shown)
     if wrong:
         raise CheckpointError(f"{path} is damaged: {wrong}; leave out --show-records, or delete it")
-    return found.shown
+    return msgspec.convert(all_printable(msgspec.to_builtins(found)), _File).shown
 
 
 def _wrong_in(found: tuple[ShownRecords, ...]) -> str:
