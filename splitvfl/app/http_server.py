@@ -150,7 +150,7 @@ class LimitedServer(uvicorn.Server):
     def _tell_of_closed(self) -> None:
         if self._connections.closed:
             _log.warning(
-                "too many connections: closed %d from which no whole request had come, the last from %s; %d at a time",
+                "too many connections: closed %d without a request to answer, the last from %s; limit %d at a time",
                 self._connections.closed,
                 self._connections.closed_last,
                 self.limits.connections,

@@ -113,9 +113,9 @@ def _described(hook: HookConfig, found: FoundHook, source: str) -> dict[str, obj
     for name in others:
         if name not in hook.options:
             raise ConfigError(
-                f"{source}: defenses: {hook.name}: noise of answers follows from every option, and JSON cannot write "
-                f"the default of `{name}`, a {type(bound.arguments[name]).__qualname__}; write it in the file, or give "
-                "the constructor a number, a text or None as its default"
+                f"{source}: defenses: {hook.name}: memoised noise depends on every option, but JSON cannot hold the "
+                f"default of `{name}`, a {type(bound.arguments[name]).__qualname__}; set it in the file, or make the "
+                "constructor's default a number, a text or None"
             )
     described: dict[str, object] = {"name": hook.name, "options": plain}
     return described | ({"as written": {name: hook.options[name] for name in others}} if others else {})
@@ -194,9 +194,9 @@ def note_code(folder: Path, config: ExperimentConfig, crossing: Crossing, notify
             continue
         if any(one.get("name") == hook.name for one in known if isinstance(one, dict)):
             notify(
-                f"the code of {hook.name} ({Path(file).name}) is other than before, and its noise is the same: if it "
-                "does something else to a record now, give the class another name, so that every record gets other "
-                "noise; else whoever has earlier answers can compute activations"
+                f"the code of {hook.name} ({Path(file).name}) is other than before, but its noise is unchanged: if it "
+                "now treats a record differently, rename the class, so that every record gets other noise; otherwise "
+                "whoever has earlier answers can compute activations"
             )
         new.append(current)
     if new:

@@ -31,8 +31,8 @@ ModuleSources = Annotated[
     typer.Option(
         "--modules",
         metavar="SOURCE",
-        help="Of a run folder: where the classes are defined that it names, a folder or package:NAME. Repeat it for "
-        "more. Default: the current folder.",
+        help="Where the classes that a run folder names are defined: a folder or package:NAME. Repeat the option to "
+        "give several. Default: the current folder.",
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in the same folder.")]

@@ -90,7 +90,7 @@ def align(
 ) -> None:
     """Find the records that all parties have, without showing the others, and agree on an order.
 
-    Align again with a changed list, and your partner sees the difference of the two lists.
+    If you align again with a changed list, your partner sees how the common records have changed.
     """
     from splitvfl.app.console import AlignProgress
     from splitvfl.data.alignment import read_alignment

@@ -122,7 +122,7 @@ class ModuleSources:
             self._check_spec(module, spec, folder)
             places, origin = list(spec.submodule_search_locations or ()), spec.origin
         if origin is None:
-            raise ConfigError(f"{module} is a folder, got no file of this name; name a module in it")
+            raise ConfigError(f"expected a module, got the folder {module} without an __init__.py; name a module in it")
         return Path(origin)
 
     def _check_spec(self, module: str, spec: ModuleSpec, folder: Path) -> None:
@@ -132,8 +132,8 @@ class ModuleSources:
             self.check_place(module, place)
             if beside is not None and _lies_in(place, beside):
                 raise ConfigError(
-                    f"{module}: {place} lies in {beside}, as the run folder {self.run} does; what came beside it is no "
-                    f"file of your own; {self.remedy}"
+                    f"{module}: {place} lies in {beside}, which also contains the run folder {self.run}, and may have "
+                    f"come with it; {self.remedy}"
                 )
             if not _lies_in(place, folder):
                 raise ConfigError(

@@ -118,8 +118,8 @@ def _phe() -> phe:
         from phe import paillier as phe
     except ImportError as error:
         raise ImportError(
-            "phe (python-paillier) is not installed, and keys and numbers of phe need it: pip install phe. "
-            "Training, prediction and the encrypted protocols do not",
+            "phe (python-paillier) is not installed, and conversion to its keys and numbers needs it: pip install phe. "
+            "Training, prediction and the encrypted protocols work without it",
             name="phe",
         ) from error
     return phe

@@ -89,8 +89,7 @@ class PairKeys(Generic[_K]):
         if self._forks != forks():
             raise CryptoError(
                 f"the keys of {self.name} for what {self.through} passes on belong to the process that this one was "
-                "forked from, which would send under the same numbers; nothing was sent. Begin a meeting in this "
-                "process"
+                "forked from, which sends under the same numbers; nothing was sent. Connect again in this process"
             )
         number = self.sent[receiver]
         self.sent[receiver] += 1

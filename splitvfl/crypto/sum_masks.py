@@ -89,8 +89,8 @@ class SumMasks:
         """
         if self._forks != forks():
             raise CryptoError(
-                "these masks belong to the process that this one was forked from: on two parts they would tell their "
-                "difference, and nothing was sent. Begin a meeting in this process"
+                "these masks belong to the process that this one was forked from: used twice, they would reveal the "
+                "difference of two parts; nothing was sent. Connect again in this process"
             )
         values = part.detach().cpu().double()
         largest = values.abs().max().item() if values.numel() else 0.0

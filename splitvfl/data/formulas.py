@@ -25,7 +25,7 @@ _BEGINS: Final = rf"""^(?:[\t\r\n]|[\pZ\pC"'‘’“”`´]*[{_SIGNS}])"""
 _NUMBER: Final = r"^[+-](?:[0-9]+(?:[.,][0-9]+)*|[.,][0-9]+)(?:[eE][+-]?[0-9]+)?%?$"
 
 
-SPREADSHEETS: Final = "A spreadsheet may calculate them. They are written as they are; --strict-ids refuses them"
+SPREADSHEETS: Final = "A spreadsheet may evaluate such cells. They are written unchanged; --strict-ids refuses them"
 """What is said where such ids are written to a file."""
 
 

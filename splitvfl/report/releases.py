@@ -133,7 +133,7 @@ def reserve_of(folder: Path) -> Reserve:
     return UntrustedFile(
         path=folder / RESERVE_FILE,
         says="does not say how many predictions the run's noise still covers",
-        remedy="bring it back as it was last, for what was used is used",
+        remedy="restore its latest version: predictions that were used cannot be used again",
     ).present_json(Reserve)
 
 
@@ -165,7 +165,7 @@ def releases(folder: Path) -> list[Release]:
     file = UntrustedFile(
         path=folder / RELEASES_FILE,
         says="does not hold what was predicted after the training",
-        remedy="bring it back, or what is said of the run leaves predictions out",
+        remedy="restore it; without it, reports on this run leave predictions out",
     )
     return file.json(list[Release]) or []
 
