@@ -164,12 +164,14 @@ def test_a_run_that_was_killed_in_its_first_epoch_leaves_the_earlier_one_to_the_
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_report_of_several_runs_leaves_out_what_is_replaced_or_deleted() -> None:
+def test_lists_of_runs_leave_out_what_is_replaced_or_deleted(capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree("runs/credit", "runs/other")
     for name in (".replaced", ".replaced.part", ".deleting"):
         shutil.copytree("runs/other", Path("runs/credit") / name)
     assert finished_runs([Path("runs")]) == [Path("runs/credit"), Path("runs/other")]
     assert unfinished_runs([Path("runs")]) == []
+    assert main(["predict", "runs", "--records", "new.csv", "--out", "other.csv"]) == 2
+    assert "one of the runs in it: runs/credit, runs/other" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.usefixtures("folder")

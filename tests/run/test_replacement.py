@@ -148,13 +148,13 @@ def test_what_is_deleted_in_part_is_never_brought_back(tmp_path: Path, monkeypat
     folder = begun(tmp_path / "run")
     replacement = Replacement(folder, written_files.paths)
     replacement.begin()
-    write(folder, NEW)
+    write(folder, BEFORE_A_CHECKPOINT)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", lambda path, **options: None)
         replacement.done()
     (folder / ".deleting/metrics.jsonl").unlink()
     assert settled(folder) == []
-    assert tree(folder) == NEW | OTHERS
+    assert tree(folder) == BEFORE_A_CHECKPOINT | OTHERS
 
 
 def test_a_link_in_its_place_is_no_earlier_run(tmp_path: Path) -> None:
@@ -208,7 +208,10 @@ def test_a_trainer_that_fails_in_its_first_epoch_leaves_the_earlier_run(tmp_path
     assert content(tmp_path) == before
     assert told == [earlier_stands(tmp_path)]
     assert small_trainer(log_dir=tmp_path).resume() == 3
-    # The same trainer replaces it when it is asked once more.
+    # The same trainer moves it aside once more when it is asked again.
+    with pytest.raises(type(error)):
+        again.fit(2, progress=failing_at(again.step + 1, error))
+    assert content(tmp_path) == before
     again.fit(2)
     assert content(tmp_path).keys() != before.keys()
     assert not list(tmp_path.glob(".*"))
