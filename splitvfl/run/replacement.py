@@ -2,17 +2,12 @@
 
 What the earlier run wrote is moved into ``.replaced.part``, which becomes ``.replaced`` when everything is in it. With
 the first checkpoint of the new run ``.replaced`` is deleted. If the new run ends before, the earlier one is moved back.
-A process can be killed at any point; the next start in the folder finds one of these states, and ends it:
+A process can be killed at any point. The next start in the folder finds one of these states, and ends it:
 
-====================================  ==================================================  ============================
-in the folder                         what it means                                       what is done
-====================================  ==================================================  ============================
-``.replaced.part``                    moved in part, there or back; there is nothing of   the rest is moved back
-                                      the new run
-``.replaced``, no checkpoint          the new run ended early                             what it wrote is deleted, and
-                                                                                          the earlier run moved back
-``.replaced`` and a checkpoint        the new run has begun                               ``.replaced`` is deleted
-====================================  ==================================================  ============================
+- ``.replaced.part``: files were being moved, there or back, and nothing of the new run is in the folder. The rest is
+  moved back.
+- ``.replaced`` and no checkpoint: the new run ended early. What it wrote is deleted, and the earlier run moved back.
+- ``.replaced`` and a checkpoint: the new run can be resumed. ``.replaced`` is deleted.
 
 Everything of the earlier run comes back, also what protects others: journals of refused sums, ledgers of queries,
 reserved noise and farewells.
