@@ -27,11 +27,12 @@ from splitvfl.app.scoring import check_own_defenses
 from splitvfl.app.workers import said_in_one_process, shards_not_here, shards_to_try
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import VerticalData
-from splitvfl.errors import LinkError, SplitVFLError
+from splitvfl.errors import ConfigError, LinkError, SplitVFLError
 from splitvfl.exchange.prediction import unchecked_outputs_on
 from splitvfl.models.glm_losses import GLMLoss
 from splitvfl.net.link import Link
 from splitvfl.report.rows import counted
+from splitvfl.run.replacement import is_unsettled
 from splitvfl.run.trainer import Trainer
 from splitvfl.team.team import FirstWorker
 
@@ -270,9 +271,25 @@ def _credentials(config: ExperimentConfig) -> str:
 
 
 def _check_folder(config: ExperimentConfig, folder: Path, tell: Callable[[str], None], *, may_resume: bool) -> None:
+    if is_unsettled(folder):
+        _check_unsettled(folder, tell, may_resume=may_resume)
+        return
     going_on = may_resume and has_checkpoint(folder)
     check_folder(folder, config.source, resume=going_on, overwrite=is_barely_begun(folder))
     tell(f"run: {folder}" + (", goes on from its last checkpoint" if going_on else ""))
+
+
+def _check_unsettled(folder: Path, tell: Callable[[str], None], *, may_resume: bool) -> None:
+    """Say what the next start does in a folder where a run that was to replace another was killed."""
+    if not may_resume:
+        raise ConfigError(
+            f"{folder} held a run whose replacement ended before its first checkpoint; the next start brings it back: "
+            "replace it with --overwrite, or name another folder with --out"
+        )
+    tell(
+        f"run: {folder}, where a replacement ended before its first checkpoint: the next start brings the earlier run "
+        "back, and goes on with it unless it has --overwrite"
+    )
 
 
 def _tell_all(tell: Callable[[str], None], lines: list[str] | tuple[str, ...]) -> None:

@@ -31,9 +31,10 @@ from splitvfl.app.records import OwnData, in_words_of, own_data
 from splitvfl.app.run_folder import (
     MODEL_FOLDER,
     check_folder,
-    clear_run,
     has_checkpoint,
     is_barely_begun,
+    replacing,
+    settle,
     write_config,
 )
 from splitvfl.app.saved_model import Origin, save_half
@@ -664,7 +665,8 @@ def run_party(
         config: The party's file.
         name: Its name.
         folder: Where it keeps its run.
-        overwrite: Start anew, and replace what the folder holds; all parties must.
+        overwrite: Start anew, and replace what the folder holds; all parties must. It is deleted when the parties have
+            agreed, and the new run has its first checkpoint.
         notify: Told in one line what happens.
         progress: Told of every step.
         command: The command that was given, as it may be shown.
@@ -685,6 +687,7 @@ def run_party(
     with telling(team):
         shards = shards_of(config, name, team)
     with telling(team), leaving_together(team), after_worker_0(team), locked(folder), closed_for_writing():
+        settle(folder, notify=notify)
         going_on = not overwrite and has_checkpoint(folder)
         check_folder(folder, config.source, resume=going_on, overwrite=overwrite or is_barely_begun(folder))
         if config.train.threads is not None:
@@ -694,35 +697,36 @@ def run_party(
             notify(line)
         run = deployment.run(folder, progress=progress)
         (private_folder if going_on else close_folder)(folder)
-        if not going_on:
-            clear_run(folder)
-        write_config(folder, config_to_yaml(config), private=config.hides_columns)
-        begun = Beginning.noted(folder, going_on=going_on)
-        begin_others(team)
-        check_workers_alike(team, name, alike(config, run.settings.data, overwrite=overwrite))
-        written: int | None = None
-        if team.size > 1 and run.was_at_its_end():
-            # Before partners are waited for: workers that have parted over a partner's end could not do it together.
-            run.take_end()
-            deployment.write_half(run, folder)
-            written = run.step
-        keeping = partial(deployment.keep_summary, run, folder, begun=begun, command=command)
-        try:
-            run.run()
-        except SplitVFLError:
-            if isinstance(run, PassiveRun) and team.size == 1:
-                try:
-                    deployment.tell_so_far(run, folder, keeping)
-                except (SplitVFLError, OSError) as error:  # why the run has ended is said, whatever becomes of this
-                    notify(f"what was read so far could not be written: {error}")
-            raise
-        if run.step != written:
-            deployment.write_half(run, folder)
-        if team.rank:  # what is left to do is done once, by worker 0
-            return run, None
-        if isinstance(run, PassiveRun):
-            for line in run.spent():  # which the summary of an active party says
-                notify(line)
-        summary = keeping()
-        show_on_board(summary, folder)
-        return run, summary
+        # Others hear of an error before the earlier run is brought back: that waits until they have left their folders.
+        with replacing(folder, anew=not going_on, notify=notify) as run.replacing, telling(team):
+            write_config(folder, config_to_yaml(config), private=config.hides_columns)
+            begun = Beginning.noted(folder, going_on=going_on)
+            begin_others(team)
+            check_workers_alike(team, name, alike(config, run.settings.data, overwrite=overwrite))
+            written: int | None = None
+            if team.size > 1 and run.was_at_its_end():
+                # Before partners are waited for: workers that have parted over a partner's end could not do it
+                # together.
+                run.take_end()
+                deployment.write_half(run, folder)
+                written = run.step
+            keeping = partial(deployment.keep_summary, run, folder, begun=begun, command=command)
+            try:
+                run.run()
+            except SplitVFLError:
+                if isinstance(run, PassiveRun) and team.size == 1:
+                    try:
+                        deployment.tell_so_far(run, folder, keeping)
+                    except (SplitVFLError, OSError) as error:  # why the run has ended is said, whatever becomes of this
+                        notify(f"what was read so far could not be written: {error}")
+                raise
+            if run.step != written:
+                deployment.write_half(run, folder)
+            if team.rank:  # what is left to do is done once, by worker 0
+                return run, None
+            if isinstance(run, PassiveRun):
+                for line in run.spent():  # which the summary of an active party says
+                    notify(line)
+            summary = keeping()
+            show_on_board(summary, folder)
+            return run, summary

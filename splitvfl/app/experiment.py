@@ -27,9 +27,10 @@ from splitvfl.app.run_folder import (
     CONFIG_FILE,
     MODEL_FOLDER,
     check_folder,
-    clear_run,
     finished_at,
     has_checkpoint,
+    replacing,
+    settle,
     write_config,
 )
 from splitvfl.app.workers import said_in_one_process
@@ -58,6 +59,7 @@ from splitvfl.report.summary import FILE_NAME, RunSummary, read_summary
 from splitvfl.run.column_seats import shown_of
 from splitvfl.run.trainer import MadeBy, Trainer
 from splitvfl.run.training import TrainingProgress
+from splitvfl.system.folder_lock import locked
 from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder
 from splitvfl.wording import shown
 
@@ -380,10 +382,10 @@ def run_experiment(
 
     Args:
         config: The experiment.
-        folder: The run's folder.
+        folder: The run's folder, in which nobody else is at work (:func:`splitvfl.system.folder_lock.locked`).
         workbench: Shared data, loaded before.
         resume: Go on from the folder's last checkpoint.
-        overwrite: Replace what the folder holds.
+        overwrite: Replace what the folder holds, which is deleted when this run has its first checkpoint.
         progress: Called after every step.
         notify: Told in one line what is known before the first step.
         command: The command that was given, as it may be shown.
@@ -393,6 +395,7 @@ def run_experiment(
         DataError: If a run is to go on with other data than it began with.
         Interrupted: At Ctrl-C, after a checkpoint.
     """
+    settle(folder, notify=notify)
     check_folder(folder, config.source, resume=resume, overwrite=overwrite)
     train = config.train
     if train.threads is not None:
@@ -414,28 +417,28 @@ def run_experiment(
             notify(_nothing_left(folder, done))
             return done
     else:
-        # Only now: an earlier run is not given up for one that cannot start.
         close_folder(folder)
-        clear_run(folder)
-    write_config(folder, config_to_yaml(config), private=config.hides_columns)
-    begun = Beginning.noted(folder, going_on=resume)
-    for line in experiment.told_before(trainer, observed, agreed):
-        notify(line)
-    trainer.fit(train.epochs, progress=progress)
-    told, leaks = reconstruct_listed(trainer, config.name)
-    provenance = begun.provenance(
-        config,
-        {party.name: party.data for party in (trainer.active, *trainer.passives.values())},
-        trainer.data_digests,
-        folder=folder,
-        held_out=len(trainer.batches.held_out),
-        command=command,
-    )
-    summary = replace(experiment.summary(trainer, observed, leaks), alone=bench.alone, provenance=provenance)
-    shown = tuple(one for name in trainer.passives for one in shown_of(trainer.watch, name))
-    save_shown(folder, shown if config.keep_records else ())
-    _write_run(folder, trainer, experiment, summary, told)
-    return summary
+    # Only now, and not for good: an earlier run is not given up for one that cannot start, or ends early.
+    with replacing(folder, anew=not resume, notify=notify) as trainer.replacing:
+        write_config(folder, config_to_yaml(config), private=config.hides_columns)
+        begun = Beginning.noted(folder, going_on=resume)
+        for line in experiment.told_before(trainer, observed, agreed):
+            notify(line)
+        trainer.fit(train.epochs, progress=progress)
+        told, leaks = reconstruct_listed(trainer, config.name)
+        provenance = begun.provenance(
+            config,
+            {party.name: party.data for party in (trainer.active, *trainer.passives.values())},
+            trainer.data_digests,
+            folder=folder,
+            held_out=len(trainer.batches.held_out),
+            command=command,
+        )
+        summary = replace(experiment.summary(trainer, observed, leaks), alone=bench.alone, provenance=provenance)
+        shown = tuple(one for name in trainer.passives for one in shown_of(trainer.watch, name))
+        save_shown(folder, shown if config.keep_records else ())
+        _write_run(folder, trainer, experiment, summary, told)
+        return summary
 
 
 def _write_run(
@@ -481,8 +484,10 @@ def _save_weights(trainer: Trainer, folder: Path) -> None:
         for model, what in zip(party.models, ("", ".private-top"), strict=False):
             weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
             path = folder / f"{party.name}{what}.safetensors"
-            path.unlink(missing_ok=True)  # a link would be written through
-            save_file(weights, path)
+            draft = path.with_name(f".{path.name}")
+            draft.unlink(missing_ok=True)  # a link would be written through
+            save_file(weights, draft)
+            draft.replace(path)  # until now the earlier weights stay
 
 
 @dataclass(frozen=True)
@@ -598,16 +603,18 @@ def run_variants(
     bench = prepare(planned[0].config)
     for variant in {variant.label: variant for variant in planned}.values():
         Experiment(variant.config, bench)  # what cannot be trained is refused before hours go into the others
-    return [
-        run_experiment(
-            variant.config,
-            variant.folder,
-            workbench=bench,
-            # A run that was stopped before its first checkpoint starts anew.
-            overwrite=overwrite or resume,
-            resume=resume and has_checkpoint(variant.folder),
-            progress=progress(variant),
-            command=command,
-        )
-        for variant in planned
-    ]
+    summaries = []
+    for variant in planned:
+        with locked(variant.folder):
+            found = run_experiment(
+                variant.config,
+                variant.folder,
+                workbench=bench,
+                # A run that was stopped before its first checkpoint starts anew.
+                overwrite=overwrite or resume,
+                resume=resume and has_checkpoint(variant.folder),
+                progress=progress(variant),
+                command=command,
+            )
+        summaries.append(found)
+    return summaries

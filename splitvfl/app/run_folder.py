@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,16 @@ from splitvfl.report.rows import counted
 from splitvfl.report.summary import FILE_NAME, RunSummary, read_summary
 from splitvfl.run import checkpoint, written_files
 from splitvfl.run.ledger_file import LEDGER_FOLDER
+from splitvfl.run.replacement import PART, REPLACED, Replacement, delete, is_unsettled
+from splitvfl.system.folder_lock import locked
 from splitvfl.system.untrusted_files import UntrustedFile, write_whole
 
 CONFIG_FILE = "experiment.yaml"
 MODEL_FOLDER = "model"
 STUDENT_FOLDER, ALONE_FOLDER, DISTILLATION_FILE = "student", "own-columns", "distillation.json"
 _CONFIG_DRAFT = f".{CONFIG_FILE}"
+# So long a worker may take to notice that another one has ended.
+_PATIENCE_S = 30.0
 
 
 def has_checkpoint(folder: Path) -> bool:
@@ -104,6 +110,7 @@ def is_barely_begun(folder: Path) -> bool:
     kept = (MODEL_FOLDER, "weights", "report.html", FILE_NAME)
     return (
         _is_run(folder)
+        and not is_unsettled(folder)  # a run lies aside in it
         and not has_checkpoint(folder)
         and not any((folder / name).exists() for name in kept)
         and not written_files.refusal_journals(folder)
@@ -121,17 +128,15 @@ def write_config(folder: Path, text: str, *, private: bool = False) -> None:
     write_whole(folder / CONFIG_FILE, (RUN_HEADER + text).encode(), mode=0o600 if private else 0o666)
 
 
-def clear_run(folder: Path) -> None:
-    """Delete what a run writes, and nothing else. Killed on the way, it leaves a run, of which the rest can go too."""
-    doomed = folder / ".deleting"
-    workers = [path.name for path in folder.glob("worker-[0-9]*") if _is_run(path)]
-    own = (*written_files.FOLDERS, "weights", MODEL_FOLDER, LEDGER_FOLDER, STUDENT_FOLDER, ALONE_FOLDER)
-    for name in (*own, *workers):
-        shutil.rmtree(doomed, ignore_errors=True)
-        if (folder / name).exists():
-            (folder / name).rename(doomed)  # half deleted, they must not pass for whole ones
-            shutil.rmtree(doomed, ignore_errors=True)
+def written(folder: Path) -> list[Path]:
+    """Return what a run has written into a folder: what says that it is a run last."""
+    workers = [path for path in folder.glob("worker-[0-9]*") if _is_run(path)]
     names = (
+        "weights",
+        MODEL_FOLDER,
+        LEDGER_FOLDER,
+        STUDENT_FOLDER,
+        ALONE_FOLDER,
         "report.html",
         RECONSTRUCTION_FILE,
         SHOWN_FILE,
@@ -142,7 +147,59 @@ def clear_run(folder: Path) -> None:
         DISTILLATION_FILE,
         FILE_NAME,
         BEGUN_FILE,
-        CONFIG_FILE,
-    )  # the last one says that it is a run
-    for path in [*written_files.files(folder), *(folder / name for name in names)]:
-        path.unlink(missing_ok=True)
+    )
+    own = [*workers, *(folder / name for name in (*names, CONFIG_FILE))]
+    return [*written_files.paths(folder), *filter(os.path.lexists, own)]
+
+
+def settle(folder: Path, *, notify: Callable[[str], None]) -> None:
+    """End what a killed process has left of replacing a run; the folder is locked.
+
+    Args:
+        folder: The folder, which need not hold a run.
+        notify: Told in one line that an earlier run was brought back.
+
+    Raises:
+        ConfigError: If workers of the run that was killed are still at work.
+        OSError: If files cannot be moved.
+    """
+    if any(_is_run(place) for place in (folder, folder / REPLACED, folder / PART)):
+        with _workers_gone(folder, wanted=is_unsettled(folder)):
+            Replacement(folder, written, notify=notify).settle()
+
+
+@contextmanager
+def replacing(folder: Path, *, anew: bool, notify: Callable[[str], None]) -> Iterator[Replacement]:
+    """Keep the run that a folder holds until another one has its first checkpoint, or the block ends well.
+
+    Whatever ends the block before brings it back. A run without anything worth keeping is deleted at once.
+
+    Args:
+        folder: The folder, which is locked and settled.
+        anew: Whether a run begins in the block; otherwise the one that is there goes on, and nothing is moved.
+        notify: Told in one line what became of the earlier run.
+    """
+    earlier = Replacement(folder, written, notify=notify)
+    if anew:
+        if is_barely_begun(folder):
+            delete(folder, written(folder))
+        earlier.begin()
+    try:
+        yield earlier
+    except BaseException:
+        try:
+            with _workers_gone(folder, wanted=earlier.is_aside):
+                earlier.undo()
+        except (OSError, ConfigError) as error:  # the reason why the block ended is what counts
+            notify(f"the earlier run lies in {folder / REPLACED}, and the next start brings it back: {error}")
+        raise
+    earlier.done()
+
+
+@contextmanager
+def _workers_gone(folder: Path, *, wanted: bool) -> Iterator[None]:
+    """Wait until no worker is at work in a folder of its own within the run's, and keep others out."""
+    with ExitStack() as held:
+        for path in folder.glob("worker-[0-9]*") if wanted else ():
+            held.enter_context(locked(path, patience_s=_PATIENCE_S))
+        yield

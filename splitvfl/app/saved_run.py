@@ -447,6 +447,7 @@ def _half_folders(folder: Path) -> list[Path]:
         )
     below = (f"{depth}{MODEL_FOLDER}/*/{HALF_FILE}" for depth in ("*/", "*/*/"))  # as compare makes them, and no disk
     inside = sorted({path.parents[2] for pattern in below for path in folder.glob(pattern)})
+    inside = [run for run in inside if not run.name.startswith(".")]  # replaced or deleted
     named = ", ".join(map(str, inside[:_NAMED])) + (f" and {len(inside) - _NAMED} more" if len(inside) > _NAMED else "")
     raise CheckpointError(
         f"expected the folder of a finished run, as `splitvfl train` writes it, at {folder}; there are no trained "

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -107,13 +107,18 @@ def check_one_process(what: str) -> None:
 
 
 @contextmanager
-def told_if_stopped(hint: str, *by: type[BaseException]) -> Iterator[None]:
-    """End the command with exit code 130 and a hint if its block is stopped: by Ctrl-C, if nothing else is named."""
+def told_if_stopped(hint: str | Callable[[], str], *by: type[BaseException]) -> Iterator[None]:
+    """End the command with exit code 130 and a hint if its block is stopped: by Ctrl-C, if nothing else is named.
+
+    Args:
+        hint: How to resume, in words, or a function that says so once the block has ended.
+        by: What stops it.
+    """
     stops = by or (KeyboardInterrupt,)
     try:
         yield
     except stops:
-        print(f"splitvfl: stopped; {hint}", file=sys.stderr)
+        print(f"splitvfl: stopped; {hint if isinstance(hint, str) else hint()}", file=sys.stderr)
         raise typer.Exit(130) from None
 
 

@@ -190,6 +190,7 @@ def _train_as_party(
     from splitvfl.app.deployment import coordinator_run, run_party
     from splitvfl.app.workers import team_of
     from splitvfl.config.sections import load_config
+    from splitvfl.run.replacement import earlier_stands
     from splitvfl.run.training import Interrupted
 
     config = load_config(experiment, overrides)
@@ -206,12 +207,17 @@ def _train_as_party(
             f"{command_line('predict', experiment, *overrides, '--as', name)}"
         )
     folder = out or Path("runs") / f"{config.name}-{name}"
-    again = f"go on with: {command_line('party', experiment, *overrides, '--as', name, '--out', folder)}"
-    if config.team.workers > 1:
-        again = "go on by starting its workers again, as they were started"
     told: set[str] = set()
+
+    def again() -> str:
+        if config.team.workers > 1:
+            return f"go on by starting its workers again, as they were started; state in {folder}"
+        anew = ["--overwrite"] if earlier_stands(folder) in told else []
+        command = command_line("party", experiment, *overrides, "--as", name, "--out", folder, *anew)
+        return f"{'start anew' if anew else 'go on'} with: {command}; state in {folder}"
+
     with (
-        told_if_stopped(f"{again}; state in {folder}", Interrupted, KeyboardInterrupt),
+        told_if_stopped(again, Interrupted, KeyboardInterrupt),
         team_of(config, name, notify=tell) as team,
         RunProgress(Console(quiet=True) if team.rank else errors_console()) as progress,
     ):

@@ -134,14 +134,21 @@ def finished_runs(folders: Sequence[Path]) -> list[Path]:
 
 def finished_in(folder: Path) -> bool:
     """Return whether a folder holds figures of a finished run, at any depth."""
-    return (folder / FILE_NAME).is_file() or next(folder.rglob(FILE_NAME), None) is not None
+    return (folder / FILE_NAME).is_file() or next(_inside(folder, FILE_NAME), None) is not None
 
 
 def unfinished_runs(folders: Sequence[Path]) -> list[Path]:
     """Return the folders of runs, in these folders at any depth, that a page leaves out, as they have not finished."""
-    begun = (path.parent for folder in folders for path in folder.rglob(_SETTINGS))
+    begun = (path.parent for folder in folders for path in _inside(folder, _SETTINGS))
     begun = (run for run in begun if not _is_of_a_worker(run))
     return sorted({run for run in begun if not (run / FILE_NAME).is_file()}, key=_in_counting_order)
+
+
+def _inside(folder: Path, name: str) -> Iterator[Path]:
+    """Yield the files of a name in a folder, at any depth; what is hidden there was replaced or deleted."""
+    for path in folder.rglob(name):
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts[:-1]):
+            yield path
 
 
 def _is_of_a_worker(folder: Path) -> bool:
@@ -152,10 +159,10 @@ def _is_of_a_worker(folder: Path) -> bool:
 def _runs_in(folder: Path) -> list[Path]:
     if (folder / FILE_NAME).is_file() or not folder.is_dir():
         return [folder]  # what is wrong with it, if anything is, is said when it is read
-    found = sorted((path.parent for path in folder.rglob(FILE_NAME)), key=_in_counting_order)
+    found = sorted((path.parent for path in _inside(folder, FILE_NAME)), key=_in_counting_order)
     if found:
         return found
-    begun = [folder] if (folder / _SETTINGS).is_file() else [path.parent for path in folder.rglob(_SETTINGS)]
+    begun = [folder] if (folder / _SETTINGS).is_file() else [path.parent for path in _inside(folder, _SETTINGS)]
     if not begun:
         raise CheckpointError(f"{folder} holds no finished run, nor do the folders in it: splitvfl train writes one")
     return begun[:1]

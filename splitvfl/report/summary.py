@@ -22,6 +22,7 @@ from splitvfl.privacy import Spent
 from splitvfl.privacy.statement import Relation
 from splitvfl.report.provenance import BEGUN_FILE, Provenance
 from splitvfl.report.releases import releases, said_of
+from splitvfl.run.replacement import is_unsettled
 from splitvfl.system.untrusted_files import UntrustedFile, indented, write_whole
 
 FILE_NAME = "summary.json"
@@ -502,6 +503,11 @@ def _wrong_in(found: RunSummary) -> str:
 
 def how_to_go_on(folder: Path) -> str:
     """Return how a run goes on: that of one party in a networked run has one party's checkpoints."""
+    if is_unsettled(folder):
+        return (
+            "it is to replace an earlier run, and has no checkpoint yet; if it was killed, any start in this folder "
+            "brings the earlier run back"
+        )
     of_one_party = next(folder.glob("checkpoints/*/party.pt"), None) is not None
     return "go on by starting that party again, as it was started" if of_one_party else "go on with --resume"
 

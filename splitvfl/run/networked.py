@@ -356,6 +356,7 @@ class PartyRun(Training, Generic[P]):
         if step not in found or not step:
             self.save_checkpoint()  # under the number of this run
             self.team.collect(b"saved")
+        self._has_checkpoint()  # and so have all workers
         self._saved = step
         if step:
             self.notify(f"going on from step {step}")

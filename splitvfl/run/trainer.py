@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -54,6 +53,7 @@ from splitvfl.run.half_folder import Origin, new_run_number, save_halves
 from splitvfl.run.membership_seat import MembershipSeat
 from splitvfl.run.party_training import ActiveTraining, PartyTraining, PassiveTraining, Rendezvous
 from splitvfl.run.progress_bar import progress_bar
+from splitvfl.run.replacement import Replacement
 from splitvfl.run.results import Results
 from splitvfl.run.score_seats import ScoreSeats
 from splitvfl.run.seats import LabelBook, Seats
@@ -106,7 +106,8 @@ class Trainer(Training):
             figure of an attack, and never among the records that are held out or tested on. ``None``: there are none.
         log_dir: Folder for TensorBoard, ``metrics.jsonl`` and checkpoints; ``None`` keeps nothing. A folder that holds
             another run is refused, unless :meth:`resume` goes on with it or ``overwrite`` is asked for.
-        overwrite: Replace the run that ``log_dir`` holds, when training starts.
+        overwrite: Replace the run that ``log_dir`` holds. It is deleted when the new run has its first checkpoint; if
+            training ends before, it is as it was.
         log_every: Steps between two lines of the log.
         checkpoint_every: Steps between two checkpoints, besides one after each epoch; ``None`` for no more.
         evaluate_every: Epochs between two evaluations on the test records; the last epoch always ends in one.
@@ -333,6 +334,16 @@ class Trainer(Training):
         self.exchange.check_noise(self.active, epochs=epochs)
         self._set_out(schedule, progress)
         try:
+            self._train()
+        except BaseException:
+            if self.replacing is not None and self.replacing.undo():
+                self._begun = False  # nothing of it is in the folder any more
+            raise
+        return Results(self.test, worst=self.watch.worst_logged, label_leaks=self.watch.label_leaks_logged)
+
+    def _train(self) -> None:
+        """Train, and attack when that is done; whatever ends it, files are closed."""
+        try:
             self._converse()
             self._seats.attack_after_training(self.step, self._monitor)
             self._score_seats.read(self.step, self._monitor)
@@ -344,7 +355,6 @@ class Trainer(Training):
                 self._flush()
             finally:
                 self._monitor.close()
-        return Results(self.test, worst=self.watch.worst_logged, label_leaks=self.watch.label_leaks_logged)
 
     def _converse(self) -> None:
         """Let all parties talk through the whole run."""
@@ -383,7 +393,7 @@ class Trainer(Training):
             CheckpointError: If a file cannot be written.
         """
         if self.folder is not None and not self._begun:
-            _claim(self.folder, overwrite=self._overwrite)
+            self._claim(self.folder)
         for party in self._parties:
             if self.folder is not None:
                 party.refusals = Refusals(party.name, journal_of(self.folder, party.name))
@@ -394,6 +404,25 @@ class Trainer(Training):
         self._begun = True
         for side in self._sides.values():
             side.keep_in(self.folder)
+
+    def _claim(self, folder: Path) -> None:
+        """Make sure that a folder holds no run: what training would write over is refused, or moved aside."""
+        earlier = self._settled(folder)
+        found = written_files.paths(folder)  # nothing, where a run of the whole folder was moved aside before
+        if found and not self._overwrite:
+            raise ConfigError(
+                f"{folder} already holds a run: go on with it by trainer.resume(), replace it by overwrite=True, "
+                "or name another log_dir"
+            )
+        if found:
+            earlier.begin()
+
+    def _settled(self, folder: Path) -> Replacement:
+        """Return the earlier run in the folder, after what a killed process has left was ended."""
+        if self.replacing is None:
+            self.replacing = Replacement(folder, written_files.paths, notify=self.notify)
+            self.replacing.settle()
+        return self.replacing
 
     def _go_on(self) -> None:
         super()._go_on()
@@ -486,6 +515,7 @@ class Trainer(Training):
             parts[f"party-{party.name}"] = party.state_dict()
             parts[f"hooks-{party.name}"] = party.hook_state()
         checkpoint.save(self.folder / "checkpoints", self.step, parts)
+        self._has_checkpoint()
 
     def predict(self, records: Any = None, *, part: Part = "test") -> Tensor:
         """Return the joint scores of records, with the weights that the models hold.
@@ -555,6 +585,8 @@ class Trainer(Training):
             CheckpointError: If there is none, or it belongs to another experiment.
             DataError: If the data of a party are not those that the run began with.
         """
+        if self.folder is not None:
+            self._settled(self.folder)
         newest = None if self.folder is None else checkpoint.latest(self.folder / "checkpoints")
         if newest is None:
             raise CheckpointError(f"there is no checkpoint in {self.folder} to resume from")
@@ -662,16 +694,3 @@ def _sides(
 def _in_sequence(*halves: Half) -> Half:
     for half in halves:
         yield from half
-
-
-def _claim(folder: Path, *, overwrite: bool) -> None:
-    """Make sure that a folder holds no run: what training would write over is refused, or removed if asked for."""
-    folders = [folder / name for name in written_files.FOLDERS]
-    found = [*filter(Path.exists, folders), *written_files.files(folder)]
-    if found and not overwrite:
-        raise ConfigError(
-            f"{folder} already holds a run: go on with it by trainer.resume(), replace it by overwrite=True, "
-            "or name another log_dir"
-        )
-    for path in found:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()

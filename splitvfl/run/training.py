@@ -21,6 +21,7 @@ from splitvfl.learning.schedule import Schedule, StepPlan
 from splitvfl.messaging.conversation import Half
 from splitvfl.party.party import Party
 from splitvfl.privacy import PrivacyBudget
+from splitvfl.run.replacement import Replacement
 from splitvfl.system.signals import Signals
 from splitvfl.team.team import Alone, Team
 
@@ -80,6 +81,8 @@ class Training(ABC):
         notify: Told in one line what happens, for a person.
         account: What is spent of a privacy budget, where noise was calculated for one; ``None``: nothing is counted.
         exchange_notes: What the exchange has said before the first step, in sentences.
+        replacing: The earlier run in its folder, which stays until this one has a checkpoint; ``None``: nobody has
+            looked for one.
     """
 
     def __init__(self, watch: Watch, *, notify: Callable[[str], None] = lambda line: None) -> None:
@@ -97,6 +100,7 @@ class Training(ABC):
         self.notify = notify
         self.account: PrivacyBudget | None = None
         self.exchange_notes: list[str] = []
+        self.replacing: Replacement | None = None
         self._judging = 0.0
         self._seconds = 0.0
         self._sums: dict[str, tuple[float, int]] = {}
@@ -138,6 +142,11 @@ class Training(ABC):
     @abstractmethod
     def save_checkpoint(self) -> None:
         """Write a checkpoint."""
+
+    def _has_checkpoint(self) -> None:
+        """Give up the run that this one replaces: from here on this one can be resumed."""
+        if self.replacing is not None:
+            self.replacing.done()
 
     # --- steps
 

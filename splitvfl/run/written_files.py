@@ -18,6 +18,11 @@ def refusal_journals(folder: Path) -> list[Path]:
     return list(folder.glob(PATTERN))
 
 
+def paths(folder: Path) -> list[Path]:
+    """Return the folders and files of a run that are in a folder, its checkpoints first."""
+    return [*filter(Path.exists, (folder / name for name in FOLDERS)), *files(folder)]
+
+
 def files(folder: Path) -> list[Path]:
     """Return the files of a run that are in a folder."""
     single = [folder / name for name in ("metrics.jsonl", FAREWELL_FILE, JOURNAL)]

@@ -19,7 +19,7 @@ from splitvfl.app.experiment import build_trainer
 from splitvfl.app.online import ServeSettings, prepare_service
 from splitvfl.app.promised_predictions import folder_of
 from splitvfl.app.records import load_data
-from splitvfl.app.run_folder import clear_run, write_config
+from splitvfl.app.run_folder import replacing, write_config
 from splitvfl.app.saved_model import load_half
 from splitvfl.app.saved_run import SavedRun, load_run
 from splitvfl.app.scoring import prepare_coordinator
@@ -244,7 +244,18 @@ def test_limits_in_a_coordinators_file_are_refused(run: Path) -> None:
 
 def test_a_run_that_is_replaced_takes_its_ledger_along(run: Path) -> None:
     limited(run).predict("new.csv")
-    clear_run(run)
+    counted = lines(run, "telecom")
+
+    def replaced(error: Exception | None) -> None:
+        with replacing(run, anew=True, notify=lambda line: None):
+            assert not (run / LEDGER_FOLDER).exists()
+            if error is not None:
+                raise error
+
+    with pytest.raises(RuntimeError):
+        replaced(RuntimeError("it ends early"))
+    assert lines(run, "telecom") == counted, "the earlier run is back, and so is what protects its parties"
+    replaced(None)
     assert not (run / LEDGER_FOLDER).exists()
 
 

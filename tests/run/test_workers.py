@@ -222,6 +222,23 @@ def test_figures_are_of_all_records_and_logged_by_worker_0(workplace: Path) -> N
         load_half(workplace / "runs" / name / "model")
 
 
+def test_workers_that_nobody_answers_leave_their_earlier_run(workplace: Path, tmp_path: Path, checkout: Path) -> None:
+    place(tmp_path)
+    run = shutil.copytree(workplace / "runs" / "clinic", tmp_path / "runs" / "clinic")
+
+    def content() -> dict[str, bytes]:
+        files = (path for path in run.rglob("*") if path.is_file() and path.suffix != ".lock")
+        return {str(path.relative_to(run)): path.read_bytes() for path in files}
+
+    before = content()
+    assert "worker-1/experiment.yaml" in before
+    parted = start_party(checkout, tmp_path, "clinic", "network.meeting_s=1", "--overwrite")
+    said = {name: process.communicate(timeout=60)[1] for name, process in parted.items()}
+    assert {process.returncode for process in parted.values()} == {2}, said
+    assert "holds the earlier run again" in " ".join(said["clinic 0"].split())
+    assert content() == before
+
+
 @pytest.fixture
 def disturbed(tmp_path: Path, checkout: Path) -> Iterator[tuple[Path, dict[str, dict[str, Command]]]]:
     """The same run under way, in another folder."""
