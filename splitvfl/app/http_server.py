@@ -41,6 +41,8 @@ _TOO_SLOW: Final = (
 _PAUSE_S: Final = 0.05
 # Connections that are taken before others have their turn.
 _AT_ONCE: Final = 16
+# The part of all connections that an origin may have without being taken for the one that has too many.
+_FEW: Final = 16
 # Loggers in which a stranger can have entries written, this module's among them.
 _LOGS: Final = (__name__, "uvicorn.error", "asyncio")
 _MOST_KINDS: Final = 100
@@ -208,10 +210,10 @@ class _Connections:
 
     def __init__(self) -> None:
         self._all: dict[_Connection, Stage] = {}
-        # By stage and origin; the oldest first.
-        self._closable: dict[Stage, dict[str, dict[_Connection, None]]] = {
-            stage: {} for stage in Stage if stage is not Stage.ANSWERED
-        }
+        closable = [stage for stage in Stage if stage is not Stage.ANSWERED]
+        # By stage, and by stage and origin; the oldest first.
+        self._oldest: dict[Stage, dict[_Connection, None]] = {stage: {} for stage in closable}
+        self._closable: dict[Stage, dict[str, dict[_Connection, None]]] = {stage: {} for stage in closable}
         self.closed = 0
         self.closed_last = ""
 
@@ -237,11 +239,11 @@ class _Connections:
         self._all[one] = to
         if before is not Stage.ANSWERED:
             here = self._closable[before][one.origin]
-            del here[one]
+            del here[one], self._oldest[before][one]
             if not here:
                 del self._closable[before][one.origin]
         if to is not Stage.ANSWERED:
-            self._closable[to].setdefault(one.origin, {})[one] = None
+            self._oldest[to][one] = self._closable[to].setdefault(one.origin, {})[one] = None
 
     def oldest(self) -> _Connection | None:
         """Return the connection to close for a new one; ``None`` where all are being answered."""
@@ -251,7 +253,9 @@ class _Connections:
         for stage in (*order, Stage.HANGS):
             if by_origin := self._closable[stage]:
                 most = max(by_origin.values(), key=lambda of: len(of))
-                return next(iter(most))
+                # Where every origin has few, one with two is no worse than the others.
+                few = len(most) <= max(1, len(self._all) // _FEW)
+                return next(iter(self._oldest[stage] if few else most))
         return None
 
     def close(self, one: _Connection | None) -> None:

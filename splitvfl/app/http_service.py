@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from splitvfl.app.http_access import Access, headers_of
 from splitvfl.app.http_metrics import HttpMetrics
@@ -81,8 +81,11 @@ class ScoringApplication:
         if scope["type"] != "http":
             await self._inside(scope, receive, send)
             return
-        refusal = self._refusal(scope["path"], headers_of(scope))
-        await (self._inside if refusal is None else refusal)(scope, receive, send)
+        headers = headers_of(scope)
+        refusal = self._refusal(scope["path"], headers)
+        # A stranger gets one answer for a connection: on one that is kept, requests without end would never let go.
+        answer = send if self._access.knows_token(headers.get("authorization")) else _closing(send)
+        await (self._inside if refusal is None else refusal)(scope, receive, answer)
 
     def _refusal(self, path: str, headers: Mapping[str, str]) -> Response | None:
         """Return what is answered to who may not ask, before anything of the body is read."""
@@ -204,6 +207,17 @@ class ScoringApplication:
 
     async def _measured(self, request: Request) -> Response:
         return Response(self._metrics.text(), media_type=self._metrics.media_type)
+
+
+def _closing(send: Send) -> Send:
+    """Return what sends an answer after which the connection is closed."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+        await send(message)
+
+    return sending
 
 
 def _score_of(score: float | list[float], where: str) -> dict[str, Any]:

@@ -20,12 +20,12 @@ from typing import Any
 
 import pytest
 
-from splitvfl.app.http_access import HttpLimits
-from splitvfl.app.http_server import LimitedServer, Seldom, Stage, _origin
+from splitvfl.app.http_access import HttpLimits, HttpSettings
+from splitvfl.app.http_server import LimitedServer, Seldom, Stage, _Connections, _origin
 from splitvfl.app.online import HttpService
 from splitvfl.exchange.online import Scored
 from splitvfl.net.certs import make_certificates
-from tests.app.test_http_service import RECORD, Client
+from tests.app.test_http_service import RECORD, TOKEN, Client
 
 LIMIT_S = 0.3
 # Longer than anything here takes.
@@ -340,6 +340,55 @@ def test_who_takes_no_answers_is_cut_off() -> None:
             while True:
                 client.sendall(1000 * REQUEST)
         served.taken(0)
+
+
+@pytest.fixture
+def guarded_client(tmp_path: Path) -> Client:
+    """A service that asks for a token."""
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    file.chmod(0o600)
+    return Client(door=HttpSettings("127.0.0.1:8080", file))
+
+
+@pytest.mark.parametrize("path", [b"/health", b"/score", b"/", b"/metrics"])
+def test_a_connection_without_the_token_gets_one_answer(path: bytes, guarded_client: Client) -> None:
+    # Requests without end on one connection would hold it, and nobody could be taken in its place.
+    request = b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % path
+    with serving(HttpLimits(connections=8), client=guarded_client) as served, served.connect() as client:
+        client.sendall(50 * request)
+        assert to_the_end(client).count(b"HTTP/1.1 ") == 1
+        served.taken(0)
+
+
+def test_with_the_token_a_connection_is_kept(guarded_client: Client) -> None:
+    head = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer " + TOKEN.encode() + b"\r\n\r\n"
+    with serving(HttpLimits(connections=8), client=guarded_client) as served, served.connect() as client:
+        for _ in range(3):
+            client.sendall(head)
+            assert answer(client).startswith(b"HTTP/1.1 200 ")
+
+
+class Begun:
+    """What the places ask of a connection."""
+
+    stage = Stage.BEGUN
+
+    def __init__(self, origin: str) -> None:
+        self.origin = origin
+
+
+def test_where_every_address_has_few_the_oldest_makes_room() -> None:
+    placed: Any = _Connections()
+    many = [Begun(f"192.0.2.{number}") for number in range(40)]
+    several = [Begun("198.51.100.1") for _ in range(2)]
+    for one in (*many, *several):
+        placed.add(one)
+    assert placed.oldest() is many[0]  # and none of the address that has two
+
+    for _ in range(10):  # more than a sixteenth
+        placed.add(Begun("198.51.100.1"))
+    assert placed.oldest() is several[0]
 
 
 def test_addresses_do_not_push_each_other_out() -> None:
