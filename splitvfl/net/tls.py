@@ -44,7 +44,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from splitvfl.errors import ConfigError, LinkError, ProtocolError
+from splitvfl.errors import ConfigError, LinkError, ProtocolError, printable
 from splitvfl.system.untrusted_files import UntrustedFile
 
 ROOTS_FILE = "ca.pem"
@@ -147,9 +147,14 @@ def peer_names(context: PeerContext) -> frozenset[str]:
     gRPC has checked the certificate before the call is served. Its common name counts for nothing.
     """
     found = context.auth_context()
-    if [*found.get("transport_security_type", ())] != [b"ssl"]:
+    shown = [*found.get("x509_pem_cert", ())]
+    if [*found.get("transport_security_type", ())] != [b"ssl"] or len(shown) != 1:
         return frozenset()
-    return frozenset(name.decode("ascii", "replace").lower() for name in found.get("peer_dns", ()))
+    # From the certificate, as at the end that dials: gRPC's own names end at a NUL.
+    try:
+        return frozenset(carried_names(x509.load_pem_x509_certificate(shown[0])))
+    except UNREADABLE:
+        return frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,7 +511,7 @@ def carried_names(certificate: x509.Certificate) -> list[str]:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return []
-    return [name.lower() for name in names.get_values_for_type(x509.DNSName)]
+    return [printable(name).lower() for name in names.get_values_for_type(x509.DNSName)]
 
 
 def _check_carries(path: Path, certificate: x509.Certificate, name: str) -> None:

@@ -245,6 +245,21 @@ def test_grpc_connects_to_no_other_certificate_than_the_one_that_was_checked(tel
     refused(raw_server(ROOT.issue("bank")), Answering(peer_names), checked, telecom.channel_options("bank"))
 
 
+def test_who_listens_reads_a_name_past_a_nul(bank: Identity) -> None:
+    shown = ROOT.issue("telecom", san=[x509.DNSName("telecom\0.evil.example")])
+
+    with serving(bank.server_credentials(), Answering(lambda context: sorted(peer_names(context)))) as address:
+        assert call(address, raw_client(shown), bank.channel_options("bank")) == str(["telecom\\x00.evil.example"])
+
+
+def test_no_name_writes_a_line_of_its_own(telecom: Identity) -> None:
+    shown = ROOT.issue("x", san=[x509.DNSName("bank\nserving: linked with bank")])
+
+    with serving(raw_server(shown), Answering(peer_names)) as address, pytest.raises(ProtocolError) as refusal:
+        telecom.channel_credentials(address, "bank", timeout_s=5)
+    assert "\n" not in str(refusal.value)
+
+
 def test_nobody_there_is_worth_trying_again(telecom: Identity) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
@@ -412,9 +427,11 @@ class Context:
 
 
 def test_names_count_only_where_tls_has_proved_them() -> None:
-    assert peer_names(Context("ipv4:10.0.0.1:1", transport_security_type=[b"ssl"], peer_dns=[b"Bank"])) == {"bank"}
-    assert peer_names(Context("ipv4:10.0.0.1:1", transport_security_type=[b"local"], peer_dns=[b"bank"])) == set()
-    assert peer_names(Context("ipv4:10.0.0.1:1", peer_dns=[b"bank"])) == set()
+    shown = {"x509_pem_cert": [ROOT.issue("bank", san=[x509.DNSName("Bank")]).pem]}
+    assert peer_names(Context("ipv4:10.0.0.1:1", transport_security_type=[b"ssl"], **shown)) == {"bank"}
+    assert peer_names(Context("ipv4:10.0.0.1:1", transport_security_type=[b"local"], **shown)) == set()
+    assert peer_names(Context("ipv4:10.0.0.1:1", **shown)) == set()
+    assert peer_names(Context("ipv4:10.0.0.1:1", transport_security_type=[b"ssl"], x509_pem_cert=[b"?"])) == set()
 
 
 # A party's own files.
