@@ -243,7 +243,7 @@ class _Preparation:
         answers = RecordAnswers(
             party,
             self._index(own),
-            key=noise_key(folder / KEY_FILE),
+            key=noise_key(folder / KEY_FILE, self.notify),
             half=f"{self.name}/{self.half.schema.digest}",
             settings=as_bytes(drawn_under),
             admit=self._admission(own),
@@ -448,8 +448,9 @@ class HttpService:
                 proxy_headers=False,
                 ws="none",
                 lifespan="off",
-                # Of connections there are fewer anyway; requests whose clients have gone count here too.
-                limit_concurrency=self.limits.connections + 1,
+                # Of connections there are fewer anyway. It counts requests too: of each connection the one that was
+                # answered just now, the next one, and those whose clients have gone.
+                limit_concurrency=4 * self.limits.connections,
                 timeout_keep_alive=self.limits.idle_s,
                 timeout_graceful_shutdown=int(_LAST_REQUESTS_S),
                 ssl_certfile=self.access.certificate,

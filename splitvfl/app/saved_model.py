@@ -141,6 +141,7 @@ class SavedHalf:
         party.prepare(
             seed=0, device=device, autocast=narrow_dtype(self.schema.autocast), wire=narrow_dtype(self.schema.wire)
         )
+        party.random = PartyRandom.entropic(device)  # likewise, of what draws from torch's own generator
         return party
 
     def recipe(self, own: ModelSection | None) -> Recipe:

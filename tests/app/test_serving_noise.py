@@ -317,7 +317,7 @@ def test_two_answers_under_options_that_json_cannot_write_do_not_tell_the_activa
 def test_a_default_that_json_cannot_write_is_refused_until_the_file_names_it(
     hook: str, option: str, value: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=rf"x\.yaml: defenses: noise_hooks:{hook}: .*`{option}`.*write it"):
+    with pytest.raises(ConfigError, match=rf"x\.yaml: defenses: noise_hooks:{hook}: .*`{option}`.*set it in the file"):
         settings_of(f"{{name: 'noise_hooks:{hook}'}}", tmp_path)
     assert value in options_of(f"{{name: 'noise_hooks:{hook}', {option}: {value}}}", tmp_path)
 
