@@ -22,7 +22,7 @@ from splitvfl.run import checkpoint, written_files
 from splitvfl.run.ledger_file import LEDGER_FOLDER
 from splitvfl.run.replacement import PART, REPLACED, Replacement, delete, is_unsettled
 from splitvfl.system.folder_lock import locked
-from splitvfl.system.untrusted_files import UntrustedFile, write_whole
+from splitvfl.system.untrusted_files import UntrustedFile, refuse_links, write_whole
 
 CONFIG_FILE = "experiment.yaml"
 MODEL_FOLDER = "model"
@@ -46,6 +46,7 @@ def check_folder(folder: Path, source: str, *, resume: bool, overwrite: bool) ->
     """
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file; a run needs a folder")
+    refuse_links(folder, ConfigError)
     if resume:
         if not has_checkpoint(folder):
             raise ConfigError(f"{folder} holds no checkpoint to resume from; start it without --resume")

@@ -29,7 +29,7 @@ from types import ModuleType
 from typing import Any, Final, TypeAlias
 
 from splitvfl.errors import ConfigError
-from splitvfl.system.untrusted_files import UntrustedFile
+from splitvfl.system.untrusted_files import UntrustedFile, refuse_links
 from splitvfl.wording import shown, suggestion
 
 Modules: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None"
@@ -37,6 +37,9 @@ Modules: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] 
 
 _PACKAGE: Final = "package:"
 _BY_OPTION: Final = "name your own with --modules FOLDER, or an installed package with --modules package:NAME"
+_OWN: Final = tuple(
+    (Path(__file__).parents[1] / part).resolve() for part in ("", "attacks", "defenses", "models", "penalties")
+)
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 # Modules that were imported from a user's folder. A file of the same name in another folder may take their place; it
@@ -74,10 +77,14 @@ class ModuleSources:
         folders, packages = _divided(modules)
         for package in packages:
             if not _is_dotted(package):
-                raise ConfigError(f"--modules: expected package:NAME with the name of a package, got {shown(package)}")
+                raise ConfigError(
+                    f"--modules: expected package:NAME with the name that you import, such as acme_hooks, got "
+                    f"{shown(package)}"
+                )
         for folder in folders:
             if not folder.is_dir():
-                raise ConfigError(f"--modules: expected a folder or package:NAME, got {folder}; there is none")
+                why = f"a file; name its folder, {folder.parent}" if folder.is_file() else "no such folder is there"
+                raise ConfigError(f"--modules: expected a folder or package:NAME, got {folder}: {why}")
         sources = cls(run, tuple(folders), tuple(packages), remedy)
         for folder in folders if modules else ():  # the current folder may lie there, where no class is named
             sources.check_place("--modules", folder)
@@ -190,8 +197,10 @@ class ModuleSources:
 class _Guard(MetaPathFinder):
     """The finder that keeps every import, nested ones too, out of a folder: it asks all others, and compares."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, folders: Sequence[Path]) -> None:
         self.run = run
+        beside = {_first_towards(run, folder) for folder in (*folders, Path.cwd())} - {None}
+        self.beside = [one for one in beside if one is not None]
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None, /
@@ -206,6 +215,8 @@ class _Guard(MetaPathFinder):
         for place in [] if spec is None else _places(spec):
             if _lies_in(place, self.run):
                 raise CodeInRunFolder(f"{fullname}: {_in_run(place, self.run)}", name=fullname)
+            if any(_lies_in(place, one) for one in self.beside) and not _is_of_environment(place):
+                raise CodeInRunFolder(f"{fullname}: {place} came beside the run folder {self.run}", name=fullname)
         return spec
 
 
@@ -233,7 +244,7 @@ def sources_in_force() -> ModuleSources | None:
 
 @contextmanager
 def untrusted_run(folder: Path, modules: Modules = None, *, remedy: str = _BY_OPTION) -> Iterator[None]:
-    """Within the block, take names of classes for those of a folder that may come from somebody else.
+    """Within the block, take names of classes for those of a folder from somebody else, in which no link lies.
 
     Args:
         folder: The run folder, of which no code is imported.
@@ -241,9 +252,11 @@ def untrusted_run(folder: Path, modules: Modules = None, *, remedy: str = _BY_OP
         remedy: What the user can do about a class from elsewhere.
 
     Raises:
-        ConfigError: As :meth:`ModuleSources.of`.
+        ConfigError: As :meth:`ModuleSources.of`, or if there is a link in the folder.
     """
-    token, guard = _sources.set(ModuleSources.of(folder, modules, remedy=remedy)), _Guard(folder)
+    sources = ModuleSources.of(folder, modules, remedy=remedy)
+    refuse_links(folder, ConfigError)
+    token, guard = _sources.set(sources), _Guard(folder, sources.folders)
     sys.meta_path.insert(0, guard)
     try:
         yield
@@ -348,6 +361,11 @@ def _first_towards(run: Path, folder: Path) -> Path | None:
 def _is_installed(path: Path) -> bool:
     resolved = path.resolve()
     return bool(_INSTALLED.intersection(resolved.parts)) or any(map(resolved.is_relative_to, _installed_places()))
+
+
+def _is_of_environment(path: Path) -> bool:
+    """Return whether a file belongs to this Python or to splitvfl, which the user may keep above a run folder."""
+    return any(map(path.resolve().is_relative_to, (*_installed_places(), *_OWN)))
 
 
 def _installed_places() -> set[Path]:

@@ -108,6 +108,12 @@ __all__ = [
 
 RUN_HEADER: Final = "# All settings of this run, written by splitvfl.\n"
 """The first line of the settings that a run writes into its folder."""
+_RUN_WORDS: Final = RUN_HEADER.strip("#. \n")
+_FIRST_LINES: Final = 1000
+_RUN_FILE: Final = "experiment.yaml"
+_BESIDE_SETTINGS: Final = (
+    *("begun.json", "summary.json", "metrics.jsonl", "checkpoints/step-*", "model/half.json", "model/*/half.json"),
+)
 
 # Sections whose name alone may stand for them.
 _NAMED_SECTIONS = ("data", "model", "exchange")
@@ -906,10 +912,24 @@ def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> 
     if text is None:
         neighbours = [other.name for other in file.parent.glob("*.y*ml")] if file.parent.is_dir() else []
         raise ConfigError(f"{file}: no such file{suggestion(file.name, neighbours)}")
-    if not text.startswith(RUN_HEADER) or sources_in_force() is not None:
+    if not _is_of_run(file, text) or sources_in_force() is not None:
         return parse_config(text, source=file, overrides=overrides)
-    with untrusted_run(file.parent, remedy=f"if {file} is yours, copy it beside your own modules and name the copy"):
+    with untrusted_run(file.parent, remedy=_copied_if_yours(file)):
         return parse_config(text, source=file, overrides=overrides)
+
+
+def _copied_if_yours(file: Path) -> str:
+    return f"if {file} is yours, copy it to a file of another name beside your own modules, and start that"
+
+
+def _is_of_run(file: Path, text: str) -> bool:
+    """Return whether a file is the one that a run writes: by its name, and what it says or what lies beside it.
+
+    A copy under another name is its user's own.
+    """
+    if file.name != _RUN_FILE:
+        return False
+    return _RUN_WORDS in text[:_FIRST_LINES] or any(any(file.parent.glob(name)) for name in _BESIDE_SETTINGS)
 
 
 def kept_text(path: Path) -> str | None:
@@ -922,7 +942,9 @@ def kept_text(path: Path) -> str | None:
 
 
 def _config_text(path: Path, *, named: bool) -> str | None:
-    file = UntrustedFile(path=path, most=_MOST_BYTES, error=ConfigError, linked=named, piped=named)
+    # A pipe of the shell's, as in <(...), and none that waits under a file's name for whoever reads it.
+    piped = named and path.parts[:2] == ("/", "dev")
+    file = UntrustedFile(path=path, most=_MOST_BYTES, error=ConfigError, linked=named, piped=piped)
     content = file.read()
     try:
         return None if content is None else content.decode("utf-8-sig")
@@ -977,12 +999,12 @@ def parse_config(
 
 
 def classes_named(tree: Any) -> set[str]:
-    """Return every ``module:Class`` that settings name, at any depth."""
+    """Return every text in settings that may name a class as ``module:Class``, in whatever form and at any depth."""
+    if isinstance(tree, str):
+        return {tree} if ":" in tree else set()
     if isinstance(tree, dict):
-        name = tree.get("name")
-        own = {name} if isinstance(name, str) and ":" in name else set()
-        return own.union(*map(classes_named, tree.values()))
-    return set().union(*map(classes_named, tree)) if isinstance(tree, list) else set()
+        return set().union(*map(classes_named, (*tree, *tree.values())))
+    return set().union(*map(classes_named, tree)) if isinstance(tree, list | tuple) else set()
 
 
 def config_to_yaml(config: ExperimentConfig) -> str:
@@ -1141,6 +1163,9 @@ def _find_data_files(document: Document, folder: Path) -> None:
                 candidates = [beside / given for beside in places]
                 found = next(filter(_is_there, candidates), candidates[0])
                 section[key] = os.path.abspath(found)
+                if found.exists() and not (found.is_file() or found.is_dir()):
+                    text = f"{found} is no file, but a pipe or a device, which may never end; name a file"
+                    document.report((*place, key), text)
 
 
 def _is_there(path: Path) -> bool:

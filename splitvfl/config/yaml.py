@@ -256,7 +256,7 @@ def place_in(location: Place, tree: Any, *, may_be_absent: bool = False) -> Plac
     place: Place = ()
     node = tree
     for number, part in enumerate(location, start=1):
-        inside = part in node if isinstance(node, dict) else isinstance(node, list) and isinstance(part, int)
+        inside = part in node if isinstance(node, dict) else isinstance(node, list) and part in range(len(node))
         if inside:
             place, node = (*place, part), node[part]
         elif may_be_absent and number == len(location):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from splitvfl.privacy.statement import Relation
 from splitvfl.report.provenance import BEGUN_FILE, Provenance
 from splitvfl.report.releases import releases, said_of
 from splitvfl.run.replacement import is_unsettled
-from splitvfl.system.untrusted_files import UntrustedFile, indented, write_whole
+from splitvfl.system.untrusted_files import UntrustedFile, indented, refuse_links, write_whole
 
 FILE_NAME = "summary.json"
 GOAL = 0.6
@@ -479,6 +480,7 @@ def read_summary(folder: Path) -> RunSummary:
     path = folder / FILE_NAME
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: there is no such folder; name that of a finished run, or one that holds some")
+    refuse_links(folder)
     anew = "leave this run out, get the file anew from whoever gave it to you, or run the experiment with --overwrite"
     file = UntrustedFile(path=path, remedy=anew)
     found = file.json(RunSummary, sanitise=True)
@@ -497,8 +499,28 @@ def _wrong_in(found: RunSummary) -> str:
     """Return what no run writes, and sentences about it would stumble over; empty where all is well."""
     if found.seat and found.seat not in found.parties:
         return f"it is {found.seat}'s own, who is not among its parties"
+    if beyond := next(_beyond(asdict(found)), ""):
+        return beyond
     bare = [reading for party in found.parties.values() for reading in party.readings if not reading.columns]
     return f"what {bare[0].attack} read is of no column" if bare else ""
+
+
+def _beyond(value: Any, key: str = "") -> Iterator[str]:
+    """Yield what is said of figures outside of what they can be: a verdict would follow from them all the same."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _beyond(inner, str(name))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _beyond(inner, key)
+    elif isinstance(value, int | float) and (key == "auc" or key.endswith("_auc") or key == "goal"):
+        if not (0 <= value <= 1 or math.isnan(value)):
+            yield f"{key} is {value:.6g}, expected a number from 0 to 1"
+    elif isinstance(value, int | float) and key in _COUNTS and value < 0:
+        yield f"{key} is {value:.6g}, expected no less than 0"
+
+
+_COUNTS = frozenset({"steps", "epochs", "batch_size", "records", "epsilon", "delta", "planned_steps", "planned_epochs"})
 
 
 def how_to_go_on(folder: Path) -> str:

@@ -33,7 +33,7 @@ from splitvfl.data.encoding import FittedEncoding
 from splitvfl.data.schema import SCHEMA_FILE, VOCABULARY_FILE, Role
 from splitvfl.data.transform import Transform, transform_of
 from splitvfl.data.writing import draft
-from splitvfl.errors import ArgumentError, CheckpointError, SplitVFLError
+from splitvfl.errors import ArgumentError, CheckpointError, SplitVFLError, printable
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.learning.settings import Settings
 from splitvfl.party.party import ActiveParty, PassiveParty
@@ -302,6 +302,10 @@ def read_half_schema(folder: Path) -> HalfSchema:
         )
     if _signed(schema).digest != schema.digest or WEIGHTS_FILE not in schema.files:
         raise file.refused("what it says has changed since it was written")
+    for name in (schema.party, *schema.widths):
+        # Folders are called so.
+        if name != printable(name, longest=100) or name != name.strip(". ") or not name or {"/", "\\"} & set(name):
+            raise file.refused(f"expected a party's name that a folder can have, got {printable(name, longest=100)!r}")
     return schema
 
 

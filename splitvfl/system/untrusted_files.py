@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple, Typ
 
 import msgspec
 
-from splitvfl.errors import CheckpointError, SplitVFLError, all_printable
+from splitvfl.errors import CheckpointError, SplitVFLError, all_printable, printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -406,6 +406,29 @@ class UntrustedFile:
     def _too_large(self) -> SplitVFLError:
         size = next((f"{self.most >> bits} {unit}" for bits, unit in _UNITS if self.most >> bits), "0 bytes")
         return self.error(f"{self.path} is larger than {size}, and no such file is: take it away")
+
+
+def refuse_links(folder: Path, error: type[SplitVFLError] = CheckpointError) -> None:
+    """Refuse a folder in which something, at any depth, is a link: what is written or deleted there could be elsewhere.
+
+    The folder itself may be one, and lie behind others.
+
+    Raises:
+        SplitVFLError: ``error``, if there is a link.
+    """
+    folders = [folder]
+    while folders:
+        try:
+            entries = [*os.scandir(folders.pop())]
+        except (FileNotFoundError, NotADirectoryError, PermissionError):  # who needs it says so
+            continue
+        for entry in entries:
+            if entry.is_symlink():
+                raise error(
+                    f"{printable(entry.path)} is a link, which may lead to any place of yours, and is not followed: "
+                    "put what it stands for in its place, or delete it"
+                )
+        folders += [Path(entry) for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 _UNITS: Final = ((30, "GiB"), (20, "MiB"), (10, "KiB"), (0, "bytes"))

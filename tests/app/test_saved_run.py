@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -28,11 +30,12 @@ from splitvfl.config.sections import load_config
 from splitvfl.data.ingest import ingest_like
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError
 from splitvfl.learning.losses import Logistic
+from splitvfl.learning.randomness import PartyRandom
 from splitvfl.learning.tasks import Binary
 from splitvfl.models import MLP
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.report.summary import read_summary
-from splitvfl.run.half_folder import is_half
+from splitvfl.report.summary import _beyond, read_summary
+from splitvfl.run.half_folder import HalfSchema, _signed, is_half
 from splitvfl.run.trainer import Trainer
 from tests.tables import ingest
 
@@ -339,6 +342,8 @@ NAMED = {
     "installed": ("defenses: []", f"defenses: [{{{LAMBDA}}}]"),
     "a model": ("name: mlp", LAMBDA.replace(", ", "\n  ")),
     "an optimiser": ("name: adam", LAMBDA),
+    "in short": ("attacks: []", "attacks: ['runs.credit.evil:X']"),
+    "a model in short": ("exchange: {name: split, own_part: exact, in_flight: 0}", "exchange: 'runs.credit.evil:X'"),
 }
 COMMANDS = {
     "predict": ["predict", "runs/credit", "--records", "new.csv", "--out", "s.csv"],
@@ -364,11 +369,60 @@ def test_no_command_executes_what_the_settings_of_a_run_name(
     settings.write_text(before.replace(*NAMED[named]))
     assert settings.read_text() != before
 
-    assert main(COMMANDS[command]) == 2
+    code = main(COMMANDS[command])
     assert not list(folder.rglob("executed"))
+    if named == "in short" and command in ("predict", "reconstruct", "distill"):
+        return  # there is no use for attacks, and those of a run need not be there any more
+    assert code == 2
     told = capsys.readouterr().err
     assert "Traceback" not in told
     assert "evil" in told or "sympy" in told
+
+
+@pytest.mark.parametrize(
+    "name", ["../../../victim/pwn", "/tmp/pwn", ".", "..", "a\x1b[31mb", "tel\u202e", "", "a/b", "x" * 101]
+)
+def test_no_name_in_a_half_leads_out_of_the_folder(name: str, folder: Path) -> None:
+    for party in OWN:
+        path = folder / "runs/credit/model" / party / "half.json"
+        half = msgspec.json.decode(path.read_bytes(), type=HalfSchema)
+        if party == "telecom":
+            half = msgspec.structs.replace(half, party=name)
+        else:
+            half = msgspec.structs.replace(half, widths={name: half.widths["telecom"]})
+        path.write_bytes(msgspec.json.encode(_signed(half)))  # the digest has no secret
+
+    before = set(folder.rglob("*"))
+    with pytest.raises(CheckpointError, match="expected a party's name that a folder can have"):
+        load_run("runs/credit")
+    assert set(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("own_columns_auc", 7), ("goal", 5), ("steps", -1), ("batch_size", -2)],
+)
+def test_figures_that_no_run_has_are_refused(key: str, value: float, folder: Path) -> None:
+    path = folder / "runs/credit/summary.json"
+
+    def changed(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {name: value if name == key else changed(inner) for name, inner in node.items()}
+        return [changed(inner) for inner in node] if isinstance(node, list) else node
+
+    text = json.dumps(changed(json.loads(path.read_text())))
+    assert f'"{key}": {value}' in text
+    path.write_text(text)
+    with pytest.raises(CheckpointError, match=rf"is damaged: {key} is {value}"):
+        read_summary(folder / "runs/credit")
+
+
+@pytest.mark.parametrize(("key", "value"), [("worst_auc", -5.0), ("auc", 1.7), ("epsilon", -3.0)])
+def test_figures_are_looked_at_wherever_they_stand(key: str, value: float) -> None:
+    deep = {"parties": {"lab": {"leaks": [{"attack": "norm", key: value}]}}}
+    assert [*_beyond(deep)]
+    assert not [*_beyond({"parties": {"lab": {"leaks": [{"attack": "norm", key: 0.5}]}}})]
+    assert not [*_beyond({key: math.nan})]
 
 
 def test_own_hooks_of_a_run_are_found_where_the_command_runs(folder: Path) -> None:
@@ -386,6 +440,15 @@ def test_own_hooks_of_a_run_are_found_where_the_command_runs(folder: Path) -> No
     (folder / "my_round_off.py").write_text(code)
     assert torch.equal(load_run("runs/credit").predict("new.csv"), elsewhere)
     assert main([*COMMANDS["predict"], "--modules", "own"]) == 0
+
+
+def test_what_draws_from_torchs_own_generator_draws_numbers_that_nobody_knows(folder: Path) -> None:
+    drawn = []
+    for random in (load_run("runs/credit").active.random, load_run("runs/credit").active.random, PartyRandom(0)):
+        with random:
+            drawn.append(tuple(torch.rand(4).tolist()))
+
+    assert len(set(drawn)) == 3
 
 
 def test_a_run_that_names_no_module_is_read_from_within(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

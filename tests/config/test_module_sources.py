@@ -116,7 +116,8 @@ def test_a_link_from_the_run_to_elsewhere_is_no_file_of_the_users(here: Path) ->
     plant(here / "elsewhere/evil.py", mark)
     (here / "runs/credit/sub").symlink_to(here / "elsewhere")
 
-    refused("runs.credit.sub.evil:X")
+    with pytest.raises(ConfigError, match="sub is a link"):
+        named("runs.credit.sub.evil:X")
 
     assert not mark.exists()
 
@@ -341,8 +342,72 @@ def test_the_file_of_a_run_takes_no_code_from_its_folder(here: Path) -> None:
     (here / "mine.yaml").write_text(SETTINGS.format(header="", name="my_hooks:Clip"))
     (here / "my_hooks.py").write_text(CLIP)
 
-    with pytest.raises(ConfigError, match=r"no module 'evil'.*copy it beside your own modules"):
+    with pytest.raises(ConfigError, match=r"no module 'evil'.*copy it to a file of another name"):
         load_config(file)
     assert not mark.exists()
     file.write_text(SETTINGS.format(header=HEADER, name="my_hooks:Clip"))
     assert load_config(file).defenses[0].name == load_config(here / "mine.yaml").defenses[0].name == "my_hooks:Clip"
+
+
+@pytest.mark.parametrize("changed", ["", "# mine\n" + HEADER, HEADER.replace("All", " All"), "\r\n" + HEADER])
+def test_a_file_of_a_run_is_known_by_what_lies_beside_it_too(changed: str, here: Path) -> None:
+    mark, file = here / "executed", here / "runs/credit/experiment.yaml"
+    plant(here / "runs/credit/evil.py", mark)
+    file.write_text(SETTINGS.format(header=changed, name="evil:X"))
+    (here / "runs/credit/summary.json").write_text("{}")
+
+    with pytest.raises(ConfigError, match=r"no module 'evil'"):
+        load_config(file)
+    assert not mark.exists()
+
+
+def test_a_copy_of_a_runs_file_under_another_name_is_ones_own(here: Path) -> None:
+    (here / "hooks_of_a_copy.py").write_text(CLIP)
+    (here / "copy.yaml").write_text(SETTINGS.format(header=HEADER, name="hooks_of_a_copy:Clip"))
+
+    assert load_config(here / "copy.yaml").defenses[0].name == "hooks_of_a_copy:Clip"
+
+
+def test_an_experiment_of_ones_own_may_have_the_name_that_runs_use(here: Path) -> None:
+    (here / "model").mkdir()  # a package of the user's
+    (here / "hooks_of_mine.py").write_text(CLIP)
+    (here / "experiment.yaml").write_text(SETTINGS.format(header="", name="hooks_of_mine:Clip"))
+
+    assert load_config(here / "experiment.yaml").defenses[0].name == "hooks_of_mine:Clip"
+
+
+def test_an_own_module_imports_nothing_that_came_beside_the_run(here: Path) -> None:
+    mark = here / "executed"
+    (here / "utils_of_mine/credit").mkdir(parents=True)
+    plant(here / "utils_of_mine/__init__.py", mark)  # a folder goes before the user's file of this name
+    (here / "utils_of_mine.py").write_text("BOUND = 1")
+    (here / "my_hooks.py").write_text(f"import utils_of_mine\n{CLIP}")
+
+    assert "came beside the run folder" in refused("my_hooks:Clip", run="utils_of_mine/credit")
+    assert not mark.exists()
+
+
+def test_packages_of_the_environment_above_a_run_can_be_imported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A run in the folder of an environment that is above the current folder's first step towards it.
+    site = here / "runs/env/site"
+    site.mkdir(parents=True)
+    (site / "acme_lazy.py").write_text("BOUND = 1")
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setattr("splitvfl.config.module_sources._installed_places", lambda: {site.resolve()})
+    (here / "my_hooks.py").write_text(f"import acme_lazy\n{CLIP}")
+
+    assert named("my_hooks:Clip").__name__ == "Clip"
+
+
+@pytest.mark.parametrize("place", ["checkpoints", "model/telecom", "ledger/a/b", "experiment.yaml"])
+def test_a_run_folder_with_a_link_in_it_is_refused(place: str, here: Path) -> None:
+    (here / "victim").mkdir()
+    path = here / "runs/credit" / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(here / "victim")
+
+    with pytest.raises(ConfigError, match=f"{place} is a link"):
+        named("rounding")
+    Path("linked").symlink_to("runs")  # above it there may be one
+    path.unlink()
+    assert named("rounding", run="linked/credit") is defenses.Rounding

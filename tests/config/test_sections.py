@@ -4,7 +4,6 @@ import dataclasses
 import inspect
 import math
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -391,11 +390,20 @@ def test_a_file_that_kubernetes_mounts_is_read(tmp_path: Path) -> None:
 
 def test_a_file_of_settings_may_come_through_a_pipe(tmp_path: Path) -> None:
     """As from ``splitvfl train <(envsubst < credit.yaml)``."""
-    os.mkfifo(tmp_path / "credit.yaml")
-    writer = threading.Thread(target=(tmp_path / "credit.yaml").write_text, args=(EXPERIMENT,))
-    writer.start()
-    assert load_config(tmp_path / "credit.yaml").name == "credit"
-    writer.join()
+    end, start = os.pipe()
+    os.write(start, EXPERIMENT.encode())
+    os.close(start)
+    assert load_config(f"/dev/fd/{end}").parties
+    os.close(end)
+
+
+@pytest.mark.parametrize("what", ["settings", "data"])
+def test_nobody_waits_at_a_pipe_under_the_name_of_a_file(what: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ("credit.yaml" if what == "settings" else "credit.parquet"))
+    if what == "data":
+        (tmp_path / "credit.yaml").write_text(EXPERIMENT)
+    with pytest.raises(ConfigError, match="is no file, but a"):
+        load_config(tmp_path / "credit.yaml")
 
 
 def test_the_data_file_is_looked_for_beside_the_experiment_then_here(
