@@ -193,14 +193,20 @@ def run(seed: int, case: Case, sent: Sent, epochs: int) -> Run:
 def measure(quick: bool) -> list[Result]:
     """Return what is read behind each case, of honest and of crafted gradients."""
     epochs, seeds = (QUICK_EPOCHS, QUICK_SEEDS) if quick else (EPOCHS, SEEDS)
-    found = []
+    found: list[Result] = []
+    honest: list[Run] = []  # every case begins with them
     for case in CASES:
         for sent in case.sent:
             runs = [run(seed, case, sent, epochs) for seed in range(seeds)]
             if case == CASES[0] and sent == "honest":
                 found.append(_read("before training (one-way)", [one.before for one in runs], ""))
+            if sent == "honest":
+                honest = runs
+            auditor = [one.auditor for one in runs]
+            gains = [one.read - other.read for one, other in zip(runs, honest, strict=True)]
             note = (
-                f"its auditor says {mean(one.auditor for one in runs):.2f}; "
+                f"its auditor says {mean(auditor):.2f} ({min(auditor):.2f} to {max(auditor):.2f}); "
+                f"more than honest by {min(gains):.2f} to {max(gains):.2f}, in {sum(gain > 0 for gain in gains)}; "
                 f"test AUC {mean(one.auc for one in runs):.3f}; rows of zeros {mean(one.zero for one in runs):.0%}"
             )
             found.append(_read(f"{case.name}, {sent}", [one.read for one in runs], note))
@@ -208,7 +214,7 @@ def measure(quick: bool) -> list[Result]:
 
 
 def _read(name: str, shares: Sequence[float], note: str) -> Result:
-    spread = f"{len(shares)} seeds, {min(shares):.2f} to {max(shares):.2f}"
+    spread = f"mean of {len(shares)} seeds, {min(shares):.2f} to {max(shares):.2f}"
     return Result(name, mean(shares), "of variance", None, note="; ".join(filter(None, [spread, note])))
 
 

@@ -77,7 +77,7 @@ def predict(
         bool,
         typer.Option(
             "--strict-ids",
-            help="Refuse ids that a spreadsheet takes for formulas (=1+1), before anything is scored. Else it says so.",
+            help="Refuse ids that a spreadsheet takes for formulas (=1+1) before anything is scored. Without it they are counted.",
         ),
     ] = False,
 ) -> None:

@@ -61,9 +61,9 @@ def _sent(chain: DefenseChain, step: int = 0) -> Tensor:
 
 
 def independent(first: Tensor, second: Tensor) -> bool:
-    """Whether their difference has the variance of two noises: five standard errors of 10 000 numbers."""
+    """Whether their difference has the variance of two noises, to five standard errors, and no part of it is zero."""
     off: float = abs((first - second).std().item() / (2**0.5 * SIGMA) - 1.0)
-    return off < 5 / math.sqrt(2 * first.numel())
+    return off < 5 / math.sqrt(2 * first.numel()) and int((first == second).sum()) <= 3
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["before use", "after use"])
@@ -152,7 +152,7 @@ def test_numbers_of_a_seed_stay_as_they_are(defense: Any, expected: list[float])
 
 
 def test_two_copies_of_a_model_send_independent_noise() -> None:
-    """What a saved or copied model sends for the same records, or for others, shares no noise with what it sent."""
+    """What a saved or copied model sends for the same records shares no noise with what it sends."""
     torch.manual_seed(0)
     model = SplitModel(nn.Linear(4, 2), nn.Linear(2, 1))
     model.cut.activation.attach(GaussianIR(clip=1e-9, sigma=SIGMA))
@@ -162,12 +162,14 @@ def test_two_copies_of_a_model_send_independent_noise() -> None:
     def crossed(one: SplitModel) -> tuple[Tensor, Tensor]:
         found: list[Tensor] = []
         handle = one.top.register_forward_pre_hook(lambda module, given: found.append(given[0].detach()))
-        bias = next(weight for name, weight in one.bottoms.named_parameters() if name == "passive.bias")
-        bias.grad = None
+        gradients: list[Tensor] = []
+        second = one.bottoms["passive"].register_forward_hook(
+            lambda module, given, output: output.register_hook(gradients.append) and None
+        )
         one.loss(one(rows, labels=labels, ids=torch.arange(ROWS)), labels, ids=torch.arange(ROWS)).backward()
         handle.remove()
-        assert bias.grad is not None
-        return found[0], bias.grad.clone()
+        second.remove()
+        return found[0], gradients[0].clone()
 
     crossed(model)
     copies = [copy.deepcopy(model), copy.deepcopy(model)]
@@ -175,7 +177,7 @@ def test_two_copies_of_a_model_send_independent_noise() -> None:
 
     for one, other in ((0, 1), (0, 2), (1, 2)):
         assert independent(seen[one][0], seen[other][0])
-        assert not torch.equal(seen[one][1], seen[other][1])
+        assert independent(seen[one][1], seen[other][1])  # rows of the honest gradient are about 1e-4
 
 
 def test_a_copy_remembers_what_was_answered_and_answers_for_others_by_itself() -> None:
