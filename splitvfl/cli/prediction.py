@@ -77,7 +77,7 @@ def predict(
         bool,
         typer.Option(
             "--strict-ids",
-            help="Refuse ids that a spreadsheet takes for formulas (=1+1) before anything is scored. Without it they are counted.",
+            help="Refuse ids that a spreadsheet takes for formulas (=1+1) before anything is scored; else count them.",
         ),
     ] = False,
 ) -> None:
