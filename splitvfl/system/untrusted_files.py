@@ -55,6 +55,7 @@ DEEPEST: Final = 64
 """Lists and objects within each other."""
 
 _DAMAGED: Final = "is damaged"
+_PIECE: Final = 1 << 20
 _HEADER_LENGTH: Final = 8  # bytes of a safetensors file that say how long its header is
 _MOST_HEADER: Final = 1 << 26
 _MOST_DIMENSIONS: Final = 8  # more would be a number of bytes that takes hours to work out
@@ -178,9 +179,12 @@ class UntrustedFile:
         if file is None:
             return None
         with file:
-            self._check_size(file)
+            size = self._check_size(file)
             try:
-                content = file.read(self.most + 1)
+                # As much as there is, for which memory is taken: the limit may be all that the machine has.
+                content = file.read(size + 1)
+                while len(content) > size and len(content) <= self.most and (piece := file.read(_PIECE)):
+                    content += piece  # of a pipe, whose size is none
             except OSError as error:
                 raise self._unread(error) from error
         if len(content) > self.most:

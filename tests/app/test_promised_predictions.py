@@ -381,5 +381,5 @@ def test_a_count_that_nobody_can_have_written_covers_nothing(tmp_path: Path, dam
     (tmp_path / RESERVE_FILE).write_text(json.dumps(kept))
     assert reserve_of(tmp_path).left == 0
     (tmp_path / RESERVE_FILE).write_text(json.dumps({**kept, **damage}))
-    with pytest.raises(CheckpointError, match="bring it back as it was last"):
+    with pytest.raises(CheckpointError, match="restore its latest version"):
         reserve_of(tmp_path)

@@ -71,8 +71,8 @@ def test_residues_of_the_exact_sigmoid(name: str) -> None:
     "make",
     [
         Oracle,
-        partial(Residue, rows=8, encryption=SHORT),
-        partial(Hybrid, rows=8, epsilon=1.0, share=0.3, encryption=SHORT),
+        partial(Residue, rows=32, encryption=SHORT),
+        partial(Hybrid, rows=32, epsilon=1.0, share=0.3, encryption=SHORT),
     ],
 )
 @pytest.mark.parametrize(("announced", "trained"), [("taylor", "exact"), ("exact", "taylor"), ("piecewise", "taylor")])
@@ -83,7 +83,7 @@ def test_an_exchange_does_not_announce_another_sigmoid_than_is_trained(
         top, task = LinearTop(1, active_inputs=3), Binary(logistic_loss(trained))
         active = ActiveParty(data_of("bank", 3, labels=True), top, task=task)
         passive = PassiveParty(data_of("lab", 4), Linear(4))
-        return Trainer(active, {"lab": passive}, exchange=make(approximation=approximation), batch_size=8)
+        return Trainer(active, {"lab": passive}, exchange=make(approximation=approximation), batch_size=32)
 
     with pytest.raises(ConfigError, match=f"expected a loss with the {announced} sigmoid at bank, got .* {trained}"):
         made(announced)

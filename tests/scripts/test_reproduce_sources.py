@@ -203,7 +203,7 @@ def test_every_import_by_a_made_up_name_is_known() -> None:
     # finds the function of a cell that is to be run, whose own digest is taken.
     besides = {
         "splitvfl.__getattr__",
-        "splitvfl.config.registry._module_of_user",
+        "splitvfl.config.module_sources.imported",
         "scripts.reproduce.shared.one_cell._function",
     }
     assert found == {*BY_NAME, *besides}
