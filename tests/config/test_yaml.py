@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from splitvfl.config.yaml import DEEPEST, Document, parse_override, to_yaml
+from splitvfl.config.yaml import DEEPEST, Document, parse_override, place_in, to_yaml
 from splitvfl.errors import ConfigError
 
 
@@ -210,3 +210,11 @@ def test_problems_of_assigned_values_are_told_as_of_the_command_line() -> None:
         "file.yaml:4: d.0: wrong",
         "file.yaml + command line: a.c.e: wrong",
     ]
+
+
+def test_an_error_beyond_the_end_of_a_list_is_at_the_list() -> None:
+    # As of a pair of which one number is given.
+    tree = {"range": [1]}
+
+    assert place_in(("range", 1), tree) == ("range",)
+    assert place_in(("range", 0), tree) == ("range", 0)
