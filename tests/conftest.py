@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -34,6 +35,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Take the settings of all tests, in processes that run some."""
     # Spares the collection of tests a collection of garbage: there is none yet.
     gc.disable()
+    # A shell that is no terminal's starts what it puts into the background with Ctrl-C ignored, and so would be started
+    # whatever these tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     hands_out = session.config.getoption("dist", "no") != "no" and not hasattr(session.config, "workerinput")
     if not hands_out:
         _take_settings()
