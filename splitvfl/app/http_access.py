@@ -23,6 +23,7 @@ from cryptography import x509
 from splitvfl.errors import ConfigError
 from splitvfl.net.tls import is_loopback, split_address
 from splitvfl.system.open_files import most_connections
+from splitvfl.system.secret_files import readers_beyond_owner
 from splitvfl.system.untrusted_files import UntrustedFile
 
 _MOST_CONNECTIONS: Final = 512
@@ -160,11 +161,8 @@ def _check_private(path: Path, option: str) -> os.stat_result:
     except OSError as error:
         raise ConfigError(f"{option}: cannot read {path}: {error.strerror}") from error
     _check_regular(found, path, option)
-    if stat.S_IMODE(found.st_mode) & 0o077 or found.st_uid not in (0, os.geteuid()):
-        raise ConfigError(
-            f"{option}: {path} must be readable by its owner only, and its mode is {stat.S_IMODE(found.st_mode):04o}: "
-            f"chmod 600 {path}"
-        )
+    if wrong := readers_beyond_owner(found, path):
+        raise ConfigError(f"{option}: {path}: {wrong}")
     return found
 
 

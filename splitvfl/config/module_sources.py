@@ -161,7 +161,7 @@ class ModuleSources:
         make_way(module.partition(".")[0], [str(folder.absolute())])
         with importable([str(folder.absolute())]):
             loaded = _imported(module, file)
-        _from_folders.add(module.partition(".")[0])
+        note_own(module.partition(".")[0])
         found = getattr(loaded, attribute, None)
         got = getattr(loaded, "__file__", None)
         if got is None or not os.path.samefile(got, file) or not _is_defined_in(found, module):

@@ -27,10 +27,8 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-import shlex
 import socket
 import ssl
-import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -45,6 +43,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 from splitvfl.errors import ConfigError, LinkError, ProtocolError, printable
+from splitvfl.system.secret_files import readers_beyond_owner
 from splitvfl.system.untrusted_files import UntrustedFile
 
 ROOTS_FILE = "ca.pem"
@@ -53,7 +52,6 @@ DEVELOPMENT = "splitvfl, for development only"
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _LEAST_RSA_BITS = 2048
 _MOST_BYTES = 1 << 24  # of certificates
-_READABLE_BY_OTHERS = 0o077
 
 # A certificate is taken apart when it is asked for its parts; any of these says that a part makes no sense.
 UNREADABLE = (
@@ -422,15 +420,8 @@ def _read(path: Path, what: str, *, secret: bool = False) -> bytes:
     with file:
         found = os.fstat(file.fileno())
         content = file.read(_MOST_BYTES)
-    # What root owns reaches a process of another user through a group: so Kubernetes mounts a Secret.
-    of_root = found.st_uid == 0 and os.geteuid() != 0
-    mode = stat.S_IMODE(found.st_mode)
-    if secret and mode & (_READABLE_BY_OTHERS & ~stat.S_IRGRP if of_root else _READABLE_BY_OTHERS):
-        mended = "mount it with defaultMode: 0400" if of_root else f"run: chmod 600 {shlex.quote(str(path))}"
-        raise ConfigError(
-            f"{path}: others than its owner may use this file (mode {mode:04o}), and whoever has it can pass for its "
-            f"party; {mended}"
-        )
+    if secret and (wrong := readers_beyond_owner(found, path)):
+        raise ConfigError(f"{path}: whoever has this key can pass for its party, and {wrong}")
     return content
 
 
