@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitvfl.errors import PrivacyError
+from splitvfl.errors import HookError, PrivacyError
 from splitvfl.hooks import At, Held, Secrets, View, ViewField
 from splitvfl.models import MLP, Sampled
 from splitvfl.party.party import PassiveParty
@@ -175,3 +176,23 @@ def test_attacks_change_nothing_and_a_defense_its_own_message() -> None:
     for (_, _, kind), (_, changes) in table().items():
         expected = "its own gradient" if kind == "penalty" else kind.removeprefix("defense of ")
         assert changes == ("nothing" if kind.startswith("attack on ") else expected)
+
+
+def on_the_page(name: str) -> Any:
+    """The class of this name in the page's examples."""
+    (block,) = (one for one in re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL) if name in one)
+    found: dict[str, Any] = {}
+    exec(block, found)
+    return found[name]
+
+
+def test_the_defense_that_clips_and_adds_noise_keeps_its_claims() -> None:
+    defense = on_the_page("ClippedNoise")
+    small_trainer(defenses=[defense(bound=0.5, sigma=0.1)]).fit(1)
+
+    class Longer(defense):  # type: ignore[misc]
+        def claims(self) -> Any:
+            return (replace(super().claims()[0], bound=0.9 * self.bound),)
+
+    with pytest.raises(HookError, match="would add noise to a row"):
+        small_trainer(defenses=[Longer(bound=0.5, sigma=0.1)]).fit(1)
