@@ -195,7 +195,7 @@ def units_of(values: pa.Array) -> pa.Array:
     """Return the unit of each value that :func:`is_written` has found; empty where there is none."""
     # An exponent is no unit.
     rest = pc.replace_substring_regex(values, rf"\d[eE]{_SIGN}?\d+", "")
-    return pc.replace_substring_regex(rest, rf"[{_SPACES}{_APOSTROPHES}()\d.,+\-\u2212]", "")
+    return pc.replace_substring_regex(rest, rf"[{_SPACES}{_APOSTROPHES}()\d.,]|{_SIGN}", "")
 
 
 def are_codes(found: pa.Array, style: NumberStyle) -> bool:
