@@ -103,7 +103,8 @@ def style_of(found: pa.Array, first: NumberStyle = PLAIN) -> NumberStyle | None:
     """Return the style of values that are all different, as :func:`looks_like` does."""
     if len(found) == 0 or 2 * _count(pc.match_substring_regex(found, "[0-9]")) < len(found):
         return None
-    styles = [first, *(style for style in _STYLES if style != first)]
+    others = sorted(_STYLES, key=lambda style: style.decimal != first.decimal)
+    styles = [first, *(style for style in others if style != first)]
     most, best = _best(found, styles)
     if most < len(found):
         more, other = _best(found, [style._replace(units=USUAL_UNITS) for style in styles])
