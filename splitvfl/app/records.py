@@ -34,6 +34,7 @@ _OF_ONE_FILE = ("label", "path", "digit", "id_column")
 _OF_A_TABLE = (
     *("task", "positive", "drop", "id_column", "test_fraction", "split_seed"),
     *("scale", "ranges", "missing", "categorical_columns", "min_count"),
+    *("missing_values", "decimal", "thousands", "units"),
 )
 
 

@@ -141,6 +141,16 @@ def _names(value: Any) -> str | tuple[str, ...]:
     return tuple(value)
 
 
+def _cells(value: Any) -> tuple[str, ...]:
+    found = [value] if isinstance(value, str | int | float) else value
+    if not isinstance(found, (list, tuple)):
+        raise ValueError(f"expected a list of texts, got {shown(value)}")
+    wrong = [item for item in found if not isinstance(item, str | int | float) or isinstance(item, bool)]
+    if wrong:
+        raise ValueError(f"expected texts as they stand in the file, got {shown(wrong[0])}; put it in quotes")
+    return tuple(map(str, found))
+
+
 def _scalar(value: Any) -> str | float | bool:
     if not isinstance(value, (str, int, float)):
         raise ValueError(f"expected a number, a text or a truth value, got {shown(value)}")
@@ -179,6 +189,7 @@ def _phases(value: Any) -> tuple[Phase, ...] | None:
 
 ColumnSetting = Annotated[str | Annotated[float, Field(gt=0, le=1)] | tuple[str, ...], BeforeValidator(_claim)]
 Names = Annotated[str | tuple[str, ...], BeforeValidator(_names)]
+Cells = Annotated[tuple[str, ...], BeforeValidator(_cells)]
 Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
 
 # Whatever decides how much memory is taken, or how long something runs, has a largest number: a slip of the finger is
@@ -236,10 +247,20 @@ class DataConfig(Settings):
             adds a column that says where. ``null``: the set's own, ``error`` of a table.
         categorical: What becomes of columns that hold text: ``onehot`` makes a column of 0 and 1 of each category,
             ``index`` a number, for models with embeddings. ``null``: the set's own, ``onehot`` of a table.
-        text: Columns of CSV files to read as text whatever they look like, such as ids beyond 64 bits.
+        text: Columns whose text stays as it stands whatever it looks like, such as codes, and ids beyond 64 bits; those
+            of CSV files are read as text.
         categorical_columns: Columns of numbers that hold categories, as names and patterns; text always does.
         min_count: Categories that fewer training records have count as one, "others". ``null``: the set's own, 1 of a
             table.
+        missing_values: What says that nothing is known, such as ``["?", "-"]``: gaps in every column but those of
+            ``text``. In columns of numbers, empty cells, ``NA``, ``null``, ``None`` and the like are gaps without being
+            named; in columns of text they are not.
+        decimal: The decimal separator, ``.`` or ``","``. Where it is given, text in Parquet files is read as numbers
+            too if it looks so.
+        thousands: What stands between groups of three digits: ``","``, ``.``, ``" "`` (any space) or ``"'"``.
+        units: What stands before or behind numbers, and is left out, such as ``["$", "%", kg]``; 12.5% is 12.5.
+            ``"()"`` stands for accounting brackets: (12.5) is -12.5. All numbers of a column have the same unit, or
+            none.
     """
 
     name: Annotated[str, AfterValidator(_data_set)]
@@ -262,6 +283,10 @@ class DataConfig(Settings):
     categorical_columns: Names | None = None
     text: Names | None = None
     min_count: Count | None = None
+    missing_values: Cells | None = None
+    decimal: Literal[".", ","] | None = None
+    thousands: Literal[",", ".", " ", "'", "\u00a0", "\u202f", "\u2009", "\u2019"] | None = None
+    units: Cells | None = None
 
 
 class TransformConfig(Settings):

@@ -43,6 +43,7 @@ class TypedSource(ABC):
         names: Names of its columns.
         typed: ``True``.
         written: How text is written that is read as numbers.
+        declared: Columns that are no numbers though their text may look so.
 
     Raises:
         DataError: If it cannot be read.
@@ -54,6 +55,7 @@ class TypedSource(ABC):
         self.name = name
         self.size = size
         self.written: CellFormat = AS_USUAL
+        self.declared: frozenset[str] = frozenset()
         with self._explained():
             self._schema, self._rows = self._look()
         self.names: tuple[str, ...] = tuple(self._schema.names)
@@ -78,7 +80,7 @@ class TypedSource(ABC):
         types = {name: self._schema.field(name).type for name in columns}
         kinds = {name: kind_of(name, kind, self.name) for name, kind in types.items() if not pa.types.is_null(kind)}
         if self.written.is_given:
-            asked = [name for name, kind in kinds.items() if kind == "text" and name not in text]
+            asked = [name for name, kind in kinds.items() if kind == "text" and name not in {*text, *self.declared}]
             kinds |= dict.fromkeys(self._numbers_in(asked), "number")
         return kinds
 

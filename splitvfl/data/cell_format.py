@@ -459,30 +459,43 @@ def read_cells(
         DataError: If a column of a file looks like numbers, and is not read as such.
     """
     judged, declared = set(judged), set(declared)
-    changed: dict[str, pa.Array] = {}
+    wanted, changed = judged | declared, dict[str, pa.Array]()
+    odd: dict[str, NumbersInText] = {}
     for name, chunked in zip(table.column_names, table.columns, strict=True):
-        if name in written.text or name not in judged | declared:
+        if name in written.text or name not in wanted:
             continue
-        column = chunked.combine_chunks() if isinstance(chunked, pa.ChunkedArray) else chunked
-        if is_text(column):
-            changed[name] = _judged(name, column, origin, written) if name in judged else without_gaps(column, written)
-        elif written.missing_values:
-            changed[name] = without_sentinels(column, written)
+        column = chunked.combine_chunks()
+        if not is_text(column):
+            changed |= {name: without_sentinels(column, written)} if written.missing_values else {}
+            continue
+        found = numbers_in_text(column, written) if name in judged else None
+        if found is not None and is_readable(found, written, typed=origin.typed):
+            changed[name] = _numbers(name, column, origin, written)
+            continue
+        if found is not None and origin.is_file:
+            odd[name] = found
+        changed |= {name: without_gaps(column, written)} if written.missing_values else {}
+    if odd:
+        raise _all_refused(odd, origin, written)
     return replaced(table, changed)
 
 
-def _judged(name: str, column: pa.Array, origin: Origin, written: CellFormat) -> pa.Array:
-    found = numbers_in_text(column, written)
-    if found is None:
-        return without_gaps(column, written)
-    if is_readable(found, written, typed=origin.typed):
-        numbers = read_numbers(column, written)
-        if isinstance(numbers, Mistake):
-            raise no_number(name, numbers, origin.place, written)
-        return numbers
-    if origin.is_file:
-        raise refused(name, found, origin.place, written, origin.name)
-    return without_gaps(column, written)
+def _numbers(name: str, column: pa.Array, origin: Origin, written: CellFormat) -> pa.Array:
+    numbers = read_numbers(column, written)
+    if isinstance(numbers, Mistake):
+        raise no_number(name, numbers, origin.place, written)
+    return numbers
+
+
+def _all_refused(odd: Mapping[str, NumbersInText], origin: Origin, written: CellFormat) -> DataError:
+    """Return what is wrong with the first of some columns, and what to set for the others."""
+    (first, found), *others = odd.items()
+    error = refused(first, found, origin.place, written, origin.name)
+    if not others:
+        return error
+    shown = ", ".join(f"{name!r} ({found.advice(written)})" for name, found in others[:_ODD_SHOWN])
+    more = f" and {len(others) - _ODD_SHOWN} more columns" if len(others) > _ODD_SHOWN else ""
+    return DataError(f"{error}; the same holds for {shown}{more}")
 
 
 def replaced(table: pa.Table, changed: Mapping[str, pa.Array]) -> pa.Table:

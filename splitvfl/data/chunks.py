@@ -69,6 +69,7 @@ class Source(Protocol):
         names: Names of its columns.
         typed: Whether it says by itself what its columns hold; cells of text files are looked at.
         written: How cells are written.
+        declared: Columns that are no numbers though their text may look so.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Source(Protocol):
     names: tuple[str, ...]
     typed: bool
     written: CellFormat
+    declared: frozenset[str]
 
     def infer(self, columns: Collection[str], text: Collection[str]) -> dict[str, Kind]:
         """Return what the cells of these columns hold, as far as the source shows it; ``text`` is taken as text."""

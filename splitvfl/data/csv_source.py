@@ -79,6 +79,7 @@ class CsvSource:
         names: Names of its columns.
         typed: ``False``: cells are text, and are looked at.
         written: How cells are written.
+        declared: Columns that are no numbers though their text may look so.
 
     Raises:
         DataError: If it is empty, cannot be read, is not UTF-8, or its first line does not fit ``header``.
@@ -89,6 +90,7 @@ class CsvSource:
     def __init__(self, path: Path, header: Sequence[str] | None = None) -> None:
         self._path = path
         self.written: CellFormat = AS_USUAL
+        self.declared: frozenset[str] = frozenset()
         self.name = path.name
         self.size = path.stat().st_size
         self._header_lines = 0
@@ -159,7 +161,7 @@ class CsvSource:
                 kinds[name] = kind_of(
                     name, column.type, self.name, hint=f", or have it read as text ({setting('text_columns')})"
                 )
-                if kinds[name] == "text":
+                if kinds[name] == "text" and name not in self.declared:
                     kinds[name] = self._kind_of_text(name, column.combine_chunks(), block)
         return kinds
 

@@ -13,15 +13,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from splitvfl.data.cell_format import Origin
 from splitvfl.data.columns import PartyData, Provenance, VerticalData
 from splitvfl.data.doubts import DoubtWarning, doubts_of, in_words
 from splitvfl.data.id_column import read_digests
 from splitvfl.data.labels import check_split, read_labels
-from splitvfl.data.load import fit, ids_of_rows, party_of, records_of, split_rows
+from splitvfl.data.load import as_written, fit, ids_of_rows, party_of, records_of, split_rows
 from splitvfl.data.named_rows import rows_called
 from splitvfl.data.partition import matching, patterns
 from splitvfl.data.schema import Role
-from splitvfl.data.sources import open_one, read_whole
+from splitvfl.data.sources import open_one, origin_of, read_whole
 from splitvfl.data.spec import PartyClaim, Patterns, TableSpec, check_parties
 from splitvfl.data.tables import Rows, column_of, did_you_mean, is_text
 from splitvfl.errors import ArgumentError, DataError
@@ -61,8 +62,9 @@ def from_tables(
         active_name: Name of the party that holds the labels.
         settings: Attributes of :class:`splitvfl.data.spec.TableSpec`: ``task``, ``positive``, ``scale``,
             ``scale_columns``, ``missing``, ``categorical``, ``categorical_columns``, ``min_count``, ``drop``,
-            ``ranges``, ``test_fraction``, ``split_seed``, ``split_column`` and ``test_value`` (of the active party's
-            table). Patterns of columns are looked for in all tables.
+            ``ranges``, ``missing_values``, ``decimal``, ``thousands``, ``units``, ``test_fraction``, ``split_seed``,
+            ``split_column`` and ``test_value`` (of the active party's table). Patterns of columns are looked for in all
+            tables.
 
     Raises:
         ArgumentError: If an argument is malformed.
@@ -70,7 +72,7 @@ def from_tables(
 
     Warns:
         UserWarning: If most of a table's records are left out, as they are not in every table; it names the tables.
-        DoubtWarning: If columns may not be what they were taken for, as numbers that are text because of a comma; once
+        DoubtWarning: If columns may not be what they were taken for, as numbers that are text because of a word; once
             for all of them, which are the parties' ``doubts`` (:mod:`splitvfl.data.doubts`).
 
     >>> bank = {"customer": [1, 2, 3, 4, 5, 6], "income": [3.0, 1, 4, 1, 5, 9], "default": [0, 1, 0, 1, 0, 1]}
@@ -81,7 +83,7 @@ def from_tables(
     """
     common = _spec(label, settings)
     parties = _parties(active, passive, active_name)
-    tables = _opened(parties, _id_columns(id, parties), common)
+    tables = [_read(table, common) for table in _opened(parties, _id_columns(id, parties), common)]
     specs = _own_specs(tables, common)
     rows = _joined(tables)
     taken = [table.taken(rows[table.name]) for table in tables]
@@ -101,6 +103,8 @@ class _PartyTable:
         table: The table.
         source: What to call it in messages.
         given: What it came from.
+        origin: Where its rows stand.
+        text: Columns that are named as text.
     """
 
     name: str
@@ -109,6 +113,8 @@ class _PartyTable:
     table: pa.Table
     source: str
     given: object
+    origin: Origin
+    text: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -170,18 +176,34 @@ def _id_columns(wanted: object, parties: Collection[str]) -> dict[str, str | Non
 
 def _opened(parties: Mapping[str, object], ids: Mapping[str, str | None], common: TableSpec) -> list[_PartyTable]:
     sources = {
-        name: open_one(_with_index(given, ids[name]), header=common.header, called=f"the table of {name}")
+        name: open_one(
+            _with_index(given, ids[name]),
+            header=common.header,
+            called=f"the table of {name}",
+            written=common.written(),
+        )
         for name, given in parties.items()
     }
     # Which columns of files are text has to be known before they are read.
     text = _shared_out(common.text_columns, {name: source.names for name, source in sources.items()})
     found: list[_PartyTable] = []
     for name, source in sources.items():
-        read = read_whole(source, text=matching(text[name], source.names, source=source.name))
+        own = matching(text[name], source.names, source=source.name)
+        read = read_whole(source, text=own)
         given = parties[name] if isinstance(parties[name], str | os.PathLike) else read
         role: Role = "passive" if found else "active"
-        found.append(_PartyTable(name, role, ids[name], read, source.name, given))
+        found.append(_PartyTable(name, role, ids[name], read, source.name, given, origin_of(source), own))
     return found
+
+
+def _read(table: _PartyTable, common: TableSpec) -> _PartyTable:
+    """Return a table whose text is read as the settings say."""
+    spec = _without_patterns(common, table)
+    features = _features(table, spec)
+    dropped, categories = (_meaning(wanted, features) for wanted in (common.drop, common.categorical_columns))
+    spec = replace(spec, drop=dropped, categorical_columns=categories)
+    division = spec.divide(table.table.column_names, [PartyClaim(table.name, table.role)], source=table.source)
+    return replace(table, table=as_written(spec, division, table.table, division.kept, table.origin)[0])
 
 
 def _with_index(given: Any, id_column: str | None) -> Any:
@@ -281,7 +303,9 @@ def _check_no_label(table: _PartyTable, label: str | None, dropped: Collection[s
 
 
 def _without_patterns(common: TableSpec, table: _PartyTable) -> TableSpec:
-    own = replace(common, id_column=table.id_column, drop=(), categorical_columns=(), scale_columns={}, text_columns=())
+    own = replace(
+        common, id_column=table.id_column, drop=(), categorical_columns=(), scale_columns={}, text_columns=table.text
+    )
     if table.role == "active":
         return own
     # Another party's copy of the split is no feature either.
@@ -338,7 +362,12 @@ def _divided(tables: Sequence[_PartyTable], specs: Mapping[str, TableSpec], *, d
             encoded = fitted.apply(table.table, source=table.source)
         train, test = (records_of(encoded, ids[part], part, labels if table is active else None) for part in split)
         provenance = Provenance(encoding=fitted, id_column=own.id_column)
-        doubts = doubts_of(table.table, columns, categories=own.categories(division, source=table.source))
+        doubts = doubts_of(
+            table.table,
+            columns,
+            categories=own.categories(division, source=table.source),
+            written=own.written(table.table.column_names, source=table.source),
+        )
         held[table.name] = party_of(table.name, columns, encoded, train, test, provenance, doubts)
     return VerticalData(
         name="tables in memory",

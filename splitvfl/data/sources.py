@@ -235,7 +235,8 @@ def check_kinds(sources: Sequence[Source], kinds: Mapping[str, Kind]) -> None:
     """
     for source in sources:
         if source.typed:
-            for name, kind in source.infer(list(kinds), ()).items():
+            text = [name for name, kind in kinds.items() if kind == "text"]
+            for name, kind in source.infer(list(kinds), text).items():
                 if (kind == "text") != (kinds[name] == "text") or (kinds[name] == "integer" and kind == "number"):
                     raise DataError(
                         f"column {name!r} of {source.name} holds {kind_in_words(kind)}, and "
