@@ -189,6 +189,8 @@ def _phases(value: Any) -> tuple[Phase, ...] | None:
 
 ColumnSetting = Annotated[str | Annotated[float, Field(gt=0, le=1)] | tuple[str, ...], BeforeValidator(_claim)]
 Names = Annotated[str | tuple[str, ...], BeforeValidator(_names)]
+Decimal = Literal[".", ","]
+Thousands = Literal[",", ".", " ", "'", "\u00a0", "\u202f", "\u2009", "\u2019"]
 Cells = Annotated[tuple[str, ...], BeforeValidator(_cells)]
 Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
 
@@ -211,6 +213,10 @@ Phases = Annotated[
     BeforeValidator(_phases),
     WithJsonSchema({"anyOf": [_PHASE, {"type": "array", "items": _PHASE, "minItems": 1}, {"type": "null"}]}),
 ]
+
+
+CELL_SETTINGS = ("missing_values", "decimal", "thousands", "units")
+"""Settings of data that a party's own file may have otherwise."""
 
 
 class DataConfig(Settings):
@@ -284,8 +290,8 @@ class DataConfig(Settings):
     text: Names | None = None
     min_count: Count | None = None
     missing_values: Cells | None = None
-    decimal: Literal[".", ","] | None = None
-    thousands: Literal[",", ".", " ", "'", "\u00a0", "\u202f", "\u2009", "\u2019"] | None = None
+    decimal: Decimal | None = None
+    thousands: Thousands | None = None
     units: Cells | None = None
 
 
@@ -600,6 +606,11 @@ class PartyConfig(Settings):
             a networked run it may stand here instead of ``data.path``.
         id_column: Column that names the records in this party's own file, where it is called otherwise there; ``null``:
             ``data.id_column``.
+        missing_values: Of this party's own file, where cells are written otherwise there; ``null``:
+            ``data.missing_values``.
+        decimal: Likewise; ``null``: ``data.decimal``.
+        thousands: Likewise; ``null``: ``data.thousands``.
+        units: Likewise; ``null``: ``data.units``.
         address: Over a network: where this party is found. The party that runs the file dials it there, and waits to be
             dialled by parties without one.
         identity: The DNS name in its certificate, if that is not its name.
@@ -614,6 +625,10 @@ class PartyConfig(Settings):
     columns: ColumnSetting = ()
     path: str | None = None
     id_column: str | None = None
+    missing_values: Cells | None = None
+    decimal: Decimal | None = None
+    thousands: Thousands | None = None
+    units: Cells | None = None
     label: str | None = None
     address: str | None = None
     identity: str | None = None
@@ -900,6 +915,12 @@ class ExperimentConfig(Settings):
     def hides_columns(self) -> bool:
         """Whether a party transforms its columns, which is a secret of these settings."""
         return any(party.transform is not None for party in self.parties.values())
+
+    def cells_of(self, name: str) -> dict[str, Any]:
+        """Return how the cells of a party's file are written: as it says, or else as the data do."""
+        party, data = self.parties[name], self.data
+        own = {key: getattr(party, key) for key in CELL_SETTINGS}
+        return {key: getattr(data, key) if value is None else value for key, value in own.items()}
 
     def id_column_of(self, name: str) -> str | None:
         """Return the column that names the records in a party's file; ``None``: they are numbered."""

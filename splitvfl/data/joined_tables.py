@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -29,6 +29,8 @@ from splitvfl.errors import ArgumentError, DataError
 
 # Below this share of a table's records in common, its ids may be written differently, and its owner should look.
 _FEW = 0.5
+# Settings that each table may have otherwise.
+_OF_CELLS = ("missing_values", "decimal", "thousands", "units")
 
 
 def from_tables(
@@ -63,8 +65,9 @@ def from_tables(
         settings: Attributes of :class:`splitvfl.data.spec.TableSpec`: ``task``, ``positive``, ``scale``,
             ``scale_columns``, ``missing``, ``categorical``, ``categorical_columns``, ``min_count``, ``drop``,
             ``ranges``, ``missing_values``, ``decimal``, ``thousands``, ``units``, ``test_fraction``, ``split_seed``,
-            ``split_column`` and ``test_value`` (of the active party's table). Patterns of columns are looked for in all
-            tables.
+            ``split_column`` and ``test_value`` (of the active party's table). How cells are written
+            (``missing_values``, ``decimal``, ``thousands``, ``units``) may be a mapping by party. Patterns of columns
+            are looked for in all tables.
 
     Raises:
         ArgumentError: If an argument is malformed.
@@ -81,9 +84,9 @@ def from_tables(
     >>> data.active.train.count + data.active.test.count, data["lab"].numeric_names
     (5, ('usage',))
     """
-    common = _spec(label, settings)
     parties = _parties(active, passive, active_name)
-    tables = [_read(table, common) for table in _opened(parties, _id_columns(id, parties), common)]
+    common, cells = _spec(label, settings, parties)
+    tables = [_read(table, common) for table in _opened(parties, _id_columns(id, parties), common, cells)]
     specs = _own_specs(tables, common)
     rows = _joined(tables)
     taken = [table.taken(rows[table.name]) for table in tables]
@@ -105,6 +108,7 @@ class _PartyTable:
         given: What it came from.
         origin: Where its rows stand.
         text: Columns that are named as text.
+        cells: Settings that say how its cells are written, where each table has its own.
     """
 
     name: str
@@ -115,6 +119,7 @@ class _PartyTable:
     given: object
     origin: Origin
     text: tuple[str, ...] = ()
+    cells: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -136,9 +141,12 @@ class _PartyTable:
 # --- what was given
 
 
-def _spec(label: object, settings: Mapping[str, Any]) -> TableSpec:
+def _spec(
+    label: object, settings: Mapping[str, Any], parties: Collection[str]
+) -> tuple[TableSpec, dict[str, dict[str, Any]]]:
+    """Return the settings of all tables, and those of each that say how its cells are written."""
     own = {"source": "active= and passive=", "label": "label=", "id_column": "id="}
-    known = [field.name for field in fields(TableSpec) if field.name not in own]
+    known = [one.name for one in fields(TableSpec) if one.name not in own]
     for name in settings:
         if name in own:
             raise ArgumentError(f"from_tables takes {own[name]}, not {name}=")
@@ -146,7 +154,14 @@ def _spec(label: object, settings: Mapping[str, Any]) -> TableSpec:
             raise ArgumentError(f"no setting {name!r}{did_you_mean(name, known)}")
     if not isinstance(label, str):
         raise ArgumentError(f"expected label as the name of a column of the active table, got {type(label).__name__}")
-    return TableSpec(label=label, **{name: value for name, value in settings.items() if value is not None})
+    given = {name: value for name, value in settings.items() if value is not None}
+    cells: dict[str, dict[str, Any]] = {party: {} for party in parties}
+    for name in [name for name in _OF_CELLS if isinstance(given.get(name), Mapping)]:
+        for party, value in given.pop(name).items():
+            if party not in cells:
+                raise ArgumentError(f"{name}: there is no party {party!r}{did_you_mean(str(party), parties)}")
+            cells[party][name] = value
+    return TableSpec(label=label, **given), cells
 
 
 def _parties(active: object, passive: object, active_name: str) -> dict[str, object]:
@@ -174,13 +189,18 @@ def _id_columns(wanted: object, parties: Collection[str]) -> dict[str, str | Non
     return dict(wanted)
 
 
-def _opened(parties: Mapping[str, object], ids: Mapping[str, str | None], common: TableSpec) -> list[_PartyTable]:
+def _opened(
+    parties: Mapping[str, object],
+    ids: Mapping[str, str | None],
+    common: TableSpec,
+    cells: Mapping[str, Mapping[str, Any]],
+) -> list[_PartyTable]:
     sources = {
         name: open_one(
             _with_index(given, ids[name]),
             header=common.header,
             called=f"the table of {name}",
-            written=common.written(),
+            written=replace(common, **cells[name]).written(),
         )
         for name, given in parties.items()
     }
@@ -192,7 +212,7 @@ def _opened(parties: Mapping[str, object], ids: Mapping[str, str | None], common
         read = read_whole(source, text=own)
         given = parties[name] if isinstance(parties[name], str | os.PathLike) else read
         role: Role = "passive" if found else "active"
-        found.append(_PartyTable(name, role, ids[name], read, source.name, given, origin_of(source), own))
+        found.append(_PartyTable(name, role, ids[name], read, source.name, given, origin_of(source), own, cells[name]))
     return found
 
 
@@ -203,7 +223,15 @@ def _read(table: _PartyTable, common: TableSpec) -> _PartyTable:
     dropped, categories = (_meaning(wanted, features) for wanted in (common.drop, common.categorical_columns))
     spec = replace(spec, drop=dropped, categorical_columns=categories)
     division = spec.divide(table.table.column_names, [PartyClaim(table.name, table.role)], source=table.source)
-    return replace(table, table=as_written(spec, division, table.table, division.kept, table.origin)[0])
+    try:
+        return replace(table, table=as_written(spec, division, table.table, division.kept, table.origin)[0])
+    except DataError as error:
+        if not spec.written().is_given:
+            raise
+        raise DataError(
+            f"{error}. Cells may be written otherwise in the file of {table.name} alone: parties.{table.name}.decimal "
+            f"in an experiment, decimal={{{table.name!r}: ...}} in Python"
+        ) from error
 
 
 def _with_index(given: Any, id_column: str | None) -> Any:
@@ -304,7 +332,13 @@ def _check_no_label(table: _PartyTable, label: str | None, dropped: Collection[s
 
 def _without_patterns(common: TableSpec, table: _PartyTable) -> TableSpec:
     own = replace(
-        common, id_column=table.id_column, drop=(), categorical_columns=(), scale_columns={}, text_columns=table.text
+        common,
+        id_column=table.id_column,
+        drop=(),
+        categorical_columns=(),
+        scale_columns={},
+        text_columns=table.text,
+        **table.cells,
     )
     if table.role == "active":
         return own
