@@ -92,6 +92,20 @@ _HOMES = {
     "reconstruction_mse": "splitvfl.metrics",
 }
 
+# Public too; each is imported when it is first used.
+_PUBLIC_MODULES = (
+    "attacks",
+    "defenses",
+    "errors",
+    "exchange",
+    "hooks",
+    "metrics",
+    "models",
+    "penalties",
+    "privacy",
+    "sklearn",
+)
+
 _PARTS = ("attacks", "defenses", "models", "penalties")
 
 # In a checkout these parts lie beside this package and are linked into it. Where links did not survive (an unpacked
@@ -106,6 +120,8 @@ def __getattr__(name: str) -> Any:
         value: Any = _installed_version()
     elif name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
+    elif name in _PUBLIC_MODULES:
+        value = import_module(f"{__name__}.{name}")
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
@@ -113,7 +129,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "__version__"})
+    special = {name for name in globals() if name.startswith("__")}
+    return sorted({*__all__, *_PUBLIC_MODULES, *special, "__version__"})
 
 
 def _installed_version() -> str:

@@ -74,10 +74,26 @@ def test_a_name_that_does_not_exist_is_an_attribute_error_that_says_so() -> None
         _ = package.SplitModle
 
 
-def test_dir_shows_the_lazy_names_too() -> None:
+def test_dir_shows_public_names_and_no_others() -> None:
     package = importlib.import_module("splitvfl")
+    importlib.import_module("splitvfl.run.trainer")  # whatever was imported: folders inside are nobody's to complete
 
+    found = {name for name in dir(package) if not name.startswith("__")}
+
+    modules = found - set(package.__all__)
     assert {*package.__all__, "__version__"} <= set(dir(package))
+    assert modules == {
+        *("attacks", "defenses", "errors", "exchange", "hooks", "metrics"),
+        *("models", "penalties", "privacy", "sklearn"),
+    }
+
+
+def test_every_name_that_is_shown_is_there_in_a_fresh_interpreter() -> None:
+    code = "import sys, splitvfl; sys.exit(not all(hasattr(splitvfl, name) for name in dir(splitvfl)))"
+
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent, check=False)
+
+    assert done.returncode == 0
 
 
 def test_importing_the_package_does_not_import_torch() -> None:

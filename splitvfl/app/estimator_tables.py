@@ -124,33 +124,69 @@ def _none_of(records: Records) -> Records:
     return replace(records.rows(torch.zeros(0, dtype=torch.int64)), positions=None)
 
 
-def table_of(estimator: BaseEstimator, given: Any, *, reset: bool, allow_nan: bool) -> pa.Table:
+@dataclass(frozen=True)
+class FittedColumns:
+    """The columns that an estimator was fitted on.
+
+    Attributes:
+        names: Their names, in order.
+        named: Whether the user gave them: of an array they are ``x0``, ``x1`` and so on.
+    """
+
+    names: tuple[str, ...]
+    named: bool
+
+
+def table_of(estimator: BaseEstimator, given: Any, *, fitted: FittedColumns | None, allow_nan: bool) -> pa.Table:
     """Return what an estimator was given, checked as scikit-learn does, as a table.
 
+    scikit-learn warns where one of the two, what was fitted on and what is given now, has names and the other has none.
+    Columns are then taken by position, as its own estimators do.
+
     Args:
-        estimator: The estimator; with ``reset`` it gets ``n_features_in_``, and ``feature_names_in_`` of a frame, and
+        estimator: The estimator. Before a fit it gets ``n_features_in_``, and ``feature_names_in_`` of a frame, and
             else it is compared with them.
         given: A frame, of which every column may have a type of its own; or an array or tensor of numbers,
-            ``(n, columns)``, whose columns are called ``x0``, ``x1`` and so on.
-        reset: Whether it is trained on.
+            ``(n, columns)``, whose columns are called ``x0``, ``x1`` and so on. After a fit on a frame an array of
+            objects may hold its text.
+        fitted: What it was fitted on; ``None``: it is fitted on this.
         allow_nan: Whether arrays may have gaps.
 
     Raises:
         ValueError: If it is no array of numbers, or another table than was trained on.
         DataError: If a column cannot be one.
     """
+    reset = fitted is None
     # A matrix of scipy's may be a mapping too.
     frame = as_arrow(given, called=SOURCE) if isinstance(given, Mapping) and not issparse(given) else given
-    if not is_frame(frame):
-        values = given.detach().cpu().numpy() if isinstance(given, Tensor) else given
-        finite = "allow-nan" if allow_nan else True
-        values = validate_data(estimator, values, reset=reset, dtype="numeric", ensure_all_finite=finite)
-        return as_arrow(values)
-    validate_data(estimator, frame, reset=reset, skip_check_array=True)
-    table = as_arrow(frame, called=SOURCE)
-    if not table.num_rows:
-        raise ArgumentError(f"found 0 sample(s) in {SOURCE}, while a minimum of 1 is required")
-    return table
+    if is_frame(frame):
+        validate_data(estimator, frame, reset=reset, skip_check_array=True)
+        table = as_arrow(frame, called=SOURCE)
+        if not table.num_rows:
+            raise ArgumentError(f"found 0 sample(s) in {SOURCE}, while a minimum of 1 is required")
+        return table if fitted is None or fitted.named else table.rename_columns(list(fitted.names))
+    values = given.detach().cpu().numpy() if isinstance(given, Tensor) else given
+    if fitted is not None and fitted.named and _may_hold_text(values):
+        # The encoding looks for gaps and infinite numbers, as of a frame.
+        values = validate_data(estimator, values, reset=False, dtype=object, ensure_all_finite=False)
+        typed = zip(fitted.names, values.T, strict=True)
+        return as_arrow({name: _typed(column, name) for name, column in typed}, called=SOURCE)
+    finite = "allow-nan" if allow_nan else True
+    values = validate_data(estimator, values, reset=reset, dtype="numeric", ensure_all_finite=finite)
+    return as_arrow(values) if fitted is None else as_arrow(values).rename_columns(list(fitted.names))
+
+
+def _may_hold_text(values: Any) -> bool:
+    """Return whether an array can have text in one column and numbers in another; a list of lists can."""
+    return not issparse(values) and getattr(getattr(values, "dtype", None), "kind", "O") == "O"
+
+
+def _typed(column: npt.NDArray[Any], name: str) -> pa.Array:
+    """Return a column of objects in the type of its values, as pandas' ``infer_objects`` does."""
+    try:
+        return pa.array(column, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(f"column {name!r} of {SOURCE} holds values of several types: {error}") from error
 
 
 def is_frame(given: Any) -> bool:

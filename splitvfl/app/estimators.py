@@ -19,7 +19,15 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_random_state, column_or_1d
 from torch import Tensor
 
-from splitvfl.app.estimator_tables import check_rows, fit_parties, table_of, transformed, value_errors
+from splitvfl.app.estimator_tables import (
+    FittedColumns,
+    check_rows,
+    fit_parties,
+    is_frame,
+    table_of,
+    transformed,
+    value_errors,
+)
 from splitvfl.app.named_parts import attack_of, defense_of, listed, penalty_of, recipe_of
 from splitvfl.data.columns import PartyData
 from splitvfl.data.labels import Labels
@@ -121,7 +129,7 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             return self._fitted(X, y)
 
     def _fitted(self, X: Any, y: Any) -> Self:
-        table = self._table(X, reset=True)
+        table = self._table(X, fitted=None)
         recipe = recipe_of(self.model)
         labels, task = self._labels(y, recipe.make_loss())
         check_rows(table, labels)
@@ -160,13 +168,14 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         trainer.fit(epochs)
         self.leakage_ = _as_frame(LeakTable.of(trainer.watch, trainer.after_training).columns())
         self.epochs_, self.batch_size_ = epochs, trainer.batches.batch_size
+        self._columns = FittedColumns(tuple(table.column_names), named=is_frame(X) or isinstance(X, Mapping))
         self._held, self._task, self._row_norm, self._seed = held, task, recipe.row_norm, seed
         self._models = {party.name: list(party.models) for party in (active, *passives.values())}
         self._prediction_defenses = defenses
         return self
 
-    def _table(self, given: Any, *, reset: bool) -> pa.Table:
-        return table_of(self, given, reset=reset, allow_nan=self.missing == "indicator")
+    def _table(self, given: Any, *, fitted: FittedColumns | None) -> pa.Table:
+        return table_of(self, given, fitted=fitted, allow_nan=self.missing == "indicator")
 
     def _spec(self, recipe: Recipe) -> TableSpec:
         how: dict[str, Any] = {"scale": self.scale, "missing": self.missing, "min_count": self.min_count}
@@ -211,7 +220,7 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         """Return the top's outputs, ``(n, k)``, float64."""
         check_is_fitted(self)
         with value_errors():
-            table = self._table(X, reset=False)
+            table = self._table(X, fitted=self._columns)
             data = [party.data(table, train=False, norm=self._row_norm) for party in self._held]
             active, passives = self._trained(data)
             return predict(active, passives).outputs.double().cpu()
@@ -315,7 +324,8 @@ class SplitClassifier(ClassifierMixin, _SplitEstimator):  # type: ignore[misc]
         """Return the probability of every class, ``(n, classes)``, float64; classes as in ``classes_``.
 
         Args:
-            X: Records as in :meth:`fit`.
+            X: Records as in :meth:`fit`. An array after a fit on a frame, and a frame after a fit on an array, are
+                taken by position, with scikit-learn's warning; text is then in an array of objects.
 
         Raises:
             ValueError: If columns are not those that were trained on, or the model has no probabilities.

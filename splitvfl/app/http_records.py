@@ -337,13 +337,23 @@ def empty_table(encoding: FittedEncoding) -> pa.Table:
 def _kind(fitted: FittedNumbers | FittedCategories) -> str:
     if isinstance(fitted, FittedNumbers):
         return "a number" if fitted.median is None else "a number or null"
+    if _of_truth_values(fitted):
+        return "true, false or null"
     return "a text or null" if fitted.kind == "text" else "a number or null"
+
+
+def _of_truth_values(fitted: FittedNumbers | FittedCategories) -> bool:
+    return isinstance(fitted, FittedCategories) and any(isinstance(value, bool) for value in fitted.values)
 
 
 def _checked(value: Any, fitted: FittedNumbers | FittedCategories, where: str) -> Any:
     text = isinstance(fitted, FittedCategories) and fitted.kind == "text"
     optional = isinstance(fitted, FittedCategories) or fitted.median is not None
     fits = isinstance(value, str) if text else isinstance(value, int | float)
+    if isinstance(value, bool) and not _of_truth_values(fitted):
+        # To Python it is the number 1, which a column of amounts would take without a word.
+        advice = "" if text else "; of a column of truth values send 1 or 0"
+        raise RequestMistake(f"expected {_kind(fitted)}, got {_shown(value)}{advice}", where=where)
     if not (fits or (value is None and optional)):
         raise RequestMistake(f"expected {_kind(fitted)}, got {_shown(value)}", where=where)
     if isinstance(value, str) and (len(value) > _LONGEST_TEXT or not _encodes(value)):

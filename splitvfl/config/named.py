@@ -9,20 +9,35 @@ from __future__ import annotations
 import inspect
 import json
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import ConfigDict, GetCoreSchemaHandler, ValidationError, ValidationInfo, create_model
-from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
+from pydantic import (
+    ConfigDict,
+    GetCoreSchemaHandler,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    model_serializer,
+)
+from pydantic_core import (
+    CoreSchema,
+    ErrorDetails,
+    InitErrorDetails,
+    PydanticCustomError,
+    PydanticSerializationError,
+    core_schema,
+)
 
 from splitvfl.config.registry import SUPPLIED, PluginKind, arguments_of, construct, resolve
 from splitvfl.config.yaml import Place
 from splitvfl.errors import ConfigError
 from splitvfl.learning.settings import Settings
-from splitvfl.wording import TOLD, suggestion
+from splitvfl.wording import TOLD, shown, suggestion
 
 
 class NamedSection(Settings):
@@ -41,6 +56,15 @@ class NamedSection(Settings):
     if TYPE_CHECKING:
 
         def __getattr__(self, option: str) -> Any: ...
+
+    @model_serializer(mode="wrap")
+    def _without_the_unset(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what is ``None`` by default, and write sets in one order: Python has another in every process."""
+        written = super()._without_the_unset(serialise)
+        return {
+            name: sorted(value, key=json.dumps) if isinstance(getattr(self, name), Set) else value
+            for name, value in written.items()
+        }
 
     @classmethod
     def refusal(cls, key: str) -> str:
@@ -98,7 +122,10 @@ class Named:
         """Return how such a field is read and written."""
         return core_schema.with_info_plain_validator_function(
             self._read,
-            serialization=core_schema.plain_serializer_function_ser_schema(lambda section: section.model_dump()),
+            # As JSON: what a file can hold, and reads back the same.
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda section: section.model_dump(mode="json")
+            ),
         )
 
     def _read(self, value: Any, info: ValidationInfo) -> NamedSection:
@@ -116,10 +143,44 @@ class Named:
             value = {key: given for key, given in value.items() if key in section.model_fields}
         try:
             # As JSON, in which a list may become a tuple but, strictly, a truth value or a text never a number.
-            return section.model_validate_json(json.dumps(value), context=info.context)
+            found = section.model_validate_json(json.dumps(value), context=info.context)
         except ValidationError as error:
             told = [_with_refusal(section, detail) for detail in error.errors()]
             raise ValidationError.from_exception_data(error.title, told) from None
+        _check_writable(found)
+        return found
+
+
+def _check_writable(section: NamedSection) -> None:
+    """Refuse an option that no file can hold: the settings of a run are kept in one.
+
+    Raises:
+        ValidationError: For each such option.
+    """
+    try:
+        section.model_dump(mode="json")
+    except PydanticSerializationError:
+        told = [
+            _told(
+                (option,),
+                None,
+                f"the value of {option} cannot be written to a file: {shown(getattr(section, option))}; {_BY_NAME}",
+            )
+            for option in type(section).model_fields
+            if not _is_writable(section, option)
+        ]
+        raise ValidationError.from_exception_data(section.name, told) from None
+
+
+_BY_NAME = "let the constructor take a text or a number, and find the object by it"
+
+
+def _is_writable(section: NamedSection, option: str) -> bool:
+    try:
+        section.model_dump(mode="json", include={option})
+    except PydanticSerializationError:
+        return False
+    return True
 
 
 @cache  # so that sections of one name can be compared

@@ -1055,7 +1055,7 @@ def classes_named(tree: Any) -> set[str]:
 
 def config_to_yaml(config: ExperimentConfig) -> str:
     """Return the experiment as YAML with every default written out; :func:`parse_config` reads the same from it."""
-    return to_yaml(config.model_dump())
+    return to_yaml(config.model_dump(mode="json"))
 
 
 def parse_defenses(text: str, *, folder: Path, source: str = "--defenses") -> list[list[HookConfig]]:

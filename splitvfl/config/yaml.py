@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import yaml
@@ -204,26 +205,53 @@ def dotted(path: Sequence[str | int]) -> str:
 
 
 def parse_override(text: str) -> tuple[tuple[str, ...], Any]:
-    """Return the place and the value of ``a.b.c=value``; the value is YAML.
+    """Return the place and the value of ``a.b.c=value``.
+
+    A list, a mapping and text in quotes are YAML, closed on the command line. Everything else is one scalar, which is
+    read as in a file where it spells a number, a truth value or null, and is text as it stands where not: an address
+    (``[::1]:7341``), ``*``, ``a: b``, ``price #1``.
 
     Raises:
-        ConfigError: If the text has another form, or the value is not YAML.
+        ConfigError: If the text has another form, or a list, a mapping or text in quotes is not YAML.
 
     >>> parse_override("train.optimizer.lr=1e-2")
     (('train', 'optimizer', 'lr'), 0.01)
+    >>> parse_override("network.listen=[::1]:7341")
+    (('network', 'listen'), '[::1]:7341')
     """
     place, equals, written = text.partition("=")
     keys = tuple(key.strip() for key in place.split("."))
     if not equals or not all(keys):
         raise ConfigError(f"expected key=value, such as train.epochs=3, got {shown(text)}")
     # Read as the value of a key, so that what Document knows about values holds for these too.
-    root = _compose(written, place)
-    if root is None:
-        return keys, None
+    root = _override_node(written.strip(), place)
     holder = Document("{}", source=place)
     value = holder._plain(root, ())
     holder.raise_problems()
     return keys, value
+
+
+_OPENING = tuple("[{'\"")
+_ADDRESS = re.compile(r"\[[^\[\]\s,]*\]:[0-9]+")
+
+
+def _override_node(text: str, place: str) -> yaml.Node:
+    """Return the value of an override: there are no comments on a command line, and no blocks."""
+    if not text.startswith(_OPENING) or _ADDRESS.fullmatch(text):
+        with _in_our_words(text, place):
+            tag = _Loader(text).resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+        return yaml.ScalarNode(tag, text)
+    try:
+        root = _compose(text, place)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; {_QUOTES}") from None
+    assert root is not None, "it begins with a bracket or a quotation mark"
+    if text[root.end_mark.index :].strip():
+        raise ConfigError(f"{place}: expected nothing after {shown(text[: root.end_mark.index])}; {_QUOTES}")
+    return root
+
+
+_QUOTES = "text that begins with a bracket or a quotation mark stands in quotes, as in key='\"[a\"'"
 
 
 def to_yaml(tree: Mapping[str, Any]) -> str:
@@ -277,8 +305,15 @@ def _step(node: Any, key: str, path: Place) -> str | int:
 
 
 def _compose(text: str, source: str) -> yaml.Node | None:
-    try:
+    with _in_our_words(text, source):
         return yaml.compose(text, Loader=_Loader)
+
+
+@contextmanager
+def _in_our_words(text: str, source: str) -> Iterator[None]:
+    """Turn what the library says of a text into a :class:`ConfigError` with the place in it."""
+    try:
+        yield
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise ConfigError(f"{source}:{line}: not YAML: {error.reason}, U+{int(error.character):04X}") from None

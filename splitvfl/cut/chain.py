@@ -50,7 +50,13 @@ from splitvfl.learning.randomness import derive_seed, entropic_generator
 from splitvfl.learning.sampling import drawing_device
 from splitvfl.privacy.sampling import Keystream
 from splitvfl.system.forks import forks
+from splitvfl.system.pickling import NotPickled
 from splitvfl.team.team import Alone, Team
+
+KEEP_STATE = (
+    "what hooks remember is not written to a file that anybody may read: keep state_dict(), load it into a new one, "
+    "and attach them there"
+)
 
 # Of a defense that is attached without a seed, before it has drawn anything.
 _NOTHING_DRAWN: Mapping[str, Any] = MappingProxyType(
@@ -181,7 +187,7 @@ class OneDraw:
         return sent.clone()
 
 
-class DefenseChain:
+class DefenseChain(NotPickled):
     """Defenses of one crossing, applied in the order in which they were attached.
 
     Args:
@@ -199,6 +205,12 @@ class DefenseChain:
         self.measurements: dict[str, float] = {}
         self._attached: list[_Attached] = []
         self._agreed: float | None = None
+
+    def why_not_pickled(self) -> str:
+        """Return why a chain with defenses is not."""
+        return (
+            f"defenses are attached to the {self.crossing} of {self.party}, and {KEEP_STATE}" if self._attached else ""
+        )
 
     def __len__(self) -> int:
         return len(self._attached)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from splitvfl.claims import claims_of, is_per_record
-from splitvfl.cut.chain import DefenseChain, GradientDefenses, OneDraw
+from splitvfl.cut.chain import KEEP_STATE, DefenseChain, GradientDefenses, OneDraw
 from splitvfl.cut.views import GRADIENTS, ViewSource, is_linear
 from splitvfl.errors import ArgumentError, PrivacyError
 from splitvfl.hooks import Attack, Defense, batch_mixing_layer, crossing_of, hook_name
@@ -28,6 +28,7 @@ from splitvfl.leakage.judging import Handle, Leak
 from splitvfl.leakage.many_auditing import audit_for
 from splitvfl.leakage.message_audit import MessageAudit
 from splitvfl.learning.label_gradients import Drawn, LabelGradients, LabelGradientSource, Loss
+from splitvfl.system.pickling import NotPickled
 from splitvfl.team.team import Team
 
 
@@ -69,7 +70,7 @@ class _Cross(torch.autograd.Function):
         return ctx.cut._send(gradient, ctx.context), None, None
 
 
-class CutLayer(nn.Module):
+class CutLayer(NotPickled, nn.Module):
     """The cut at which one passive party's activation and gradient cross.
 
     Args:
@@ -283,6 +284,12 @@ class CutLayer(nn.Module):
     def is_watched(self) -> bool:
         """Whether any defense, attack or audit is attached."""
         return bool(len(self.activation) or len(self.gradient) or self._leaks or self._audits)
+
+    def why_not_pickled(self) -> str:
+        """Return why a cut with hooks is not."""
+        return (
+            f"defenses or attacks are attached to the cut of {self.party}, and {KEEP_STATE}" if self.is_watched else ""
+        )
 
     def show_received(self) -> None:
         """Declare that what passes forward is what came from the party behind this cut, and may be shown for its own.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from splitvfl.claims import claims_of, is_per_record
-from splitvfl.cut.chain import DefenseChain, OneDraw
+from splitvfl.cut.chain import KEEP_STATE, DefenseChain, OneDraw
 from splitvfl.cut.layer import Answer, CutLayer, Cuts, refuse_batch_mixing, responses_of
 from splitvfl.cut.views import ViewSource
 from splitvfl.errors import ArgumentError, PrivacyError
@@ -20,10 +20,14 @@ from splitvfl.leakage.canaries import Canaries, canaries_of
 from splitvfl.leakage.judging import Handle, Leak
 from splitvfl.learning.label_gradients import LabelGradientSource, Loss, mean_cross_entropy
 from splitvfl.learning.precision import widened
+from splitvfl.system.pickling import NotPickled
 
 
-class SplitModel(nn.Module):
+class SplitModel(NotPickled, nn.Module):
     """Bottom models and a top model in one process, joined by cut layers: an ordinary module for any training loop.
+
+    It is copied, saved by ``torch.save`` and sent to other processes as long as no defense or attack is attached; then
+    ``state_dict()`` is what to keep.
 
     The top receives the activations' concatenation in the order of the bottoms, then the active party's own columns
     if there are any. A top with the attribute ``separate_active = True`` is called as ``top(activations, active)``.
@@ -66,6 +70,7 @@ class SplitModel(nn.Module):
         self._passing: tuple[Tensor | None, Tensor | None] = (None, None)
         # Answers that one side has asked for, and the other not yet; those of abandoned steps fall out.
         self._answers: deque[Answer] = deque(maxlen=8)
+        self._observing: list[Leak] = []
 
     @property
     def cut(self) -> CutLayer:
@@ -78,13 +83,37 @@ class SplitModel(nn.Module):
             raise ArgumentError(f"this model has {len(self.cuts)} cuts; choose one: cuts[name], {sorted(self.cuts)}")
         return next(iter(self.cuts.values()))
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether any defense, attack or audit is attached."""
+        observed = any(leak.is_attached for leak in self._observing)
+        return bool(len(self.labels)) or observed or any(cut.is_watched for cut in self.cuts.values())
+
+    def why_not_pickled(self) -> str:
+        """Return why a model with hooks is not, nor one whose loss nobody could find by its name."""
+        if self.is_watched:
+            return f"defenses or attacks are attached to this model, and {KEEP_STATE}"
+        loss: Any = self._loss
+        while isinstance(loss, partial):
+            loss = loss.func
+        if "<" in getattr(loss, "__qualname__", ""):  # a lambda, or a function within another
+            return (
+                f"the loss of this model is {loss.__qualname__}, which no other process finds by its name: keep "
+                "model.state_dict(), or give SplitModel a loss that a module defines"
+            )
+        return ""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: no labels of steps that were abandoned."""
+        return {**vars(self), "_answers": deque(maxlen=8), "_passing": (None, None), "_observing": []}
+
     def rebuilt(self, bottoms: Mapping[str, nn.Module], top: nn.Module) -> SplitModel:
         """Return a model of other halves with the same loss.
 
         Raises:
             ArgumentError: If defenses or attacks are attached to this one.
         """
-        if len(self.labels) or any(cut.is_watched for cut in self.cuts.values()):
+        if self.is_watched:
             raise ArgumentError("defenses or attacks are attached to this model; repair it first, and attach them then")
         return SplitModel(bottoms, top, loss=self._loss)
 
@@ -273,7 +302,7 @@ class SplitModel(nn.Module):
         party = next((name for name, bottom in self.bottoms.items() if module in set(bottom.modules())), None)
         if party is None:
             raise ArgumentError("the observed module is in none of the bottom models")
-        return observe(
+        leak = observe(
             module,
             attack,
             party=party,
@@ -283,6 +312,8 @@ class SplitModel(nn.Module):
             canaries=canaries,
             classes=classes,
         )
+        self._observing.append(leak)
+        return leak
 
     def _step(self) -> int:
         return next(iter(self.cuts.values())).steps

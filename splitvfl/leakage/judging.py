@@ -77,6 +77,11 @@ class Handle:
             self._detach()
             self._detach = None
 
+    @property
+    def is_attached(self) -> bool:
+        """Whether it has not been taken off yet."""
+        return self._detach is not None
+
     def __enter__(self) -> Self:
         return self
 

@@ -49,6 +49,7 @@ from splitvfl.party.private_top import PrivateTop
 from splitvfl.party.top_model import TopModel, own_input
 from splitvfl.party.training_labels import TrainingLabels
 from splitvfl.system.gpu_copies import to_device
+from splitvfl.system.pickling import NotPickled
 from splitvfl.team.divided import divided_weights, replicated_state, sharded_tables
 from splitvfl.team.team import Alone, T, Team
 
@@ -99,7 +100,7 @@ class Tally(Protocol):
 def _ignored(message: Message) -> None: ...
 
 
-class Party(ABC):
+class Party(NotPickled, ABC):
     """The common part of both kinds of party.
 
     Attributes:
@@ -144,6 +145,13 @@ class Party(ABC):
         weights = sum(weight.numel() for weight in self.module.parameters())
         return (
             f"<{type(self).__name__} {self.name}: {type(self.module).__name__} of {weights:,} weights, {self.data!r}>"
+        )
+
+    def why_not_pickled(self) -> str:
+        """Return why a party is not."""
+        return (
+            f"party {self.name} is not pickled: a pickle would hold its records, and what its hooks remember. Keep "
+            "module.state_dict() of its models, and make the party again where it is needed"
         )
 
     @property

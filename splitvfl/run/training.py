@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn, SupportsIndex
 
 from splitvfl.data.columns import Records
 from splitvfl.errors import ConfigError
@@ -107,6 +107,13 @@ class Training(ABC):
         self._offset = 0
         self._monitor = Monitor(None)
         self._coming: deque[StepPlan] = deque()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            "a run is neither copied nor pickled: it holds records, noise and open files. Keep state_dict() of its "
+            "models, or trainer.save(folder); save_checkpoint() and resume() go on with a run, and a Trainer that is "
+            "made again begins another"
+        )
 
     @property
     @abstractmethod

@@ -18,6 +18,10 @@ from torch import Tensor, nn
 T = TypeVar("T")
 
 
+def _never() -> bool:
+    return False
+
+
 class Team(ABC):
     """The workers of one party, as one of them sees them.
 
@@ -33,8 +37,8 @@ class Team(ABC):
     size: int = 1
 
     def __init__(self) -> None:
-        self.stopping: Callable[[], bool] = lambda: False
-        self.link_lost: Callable[[], bool] = lambda: False
+        self.stopping: Callable[[], bool] = _never
+        self.link_lost: Callable[[], bool] = _never
 
     @property
     @abstractmethod

@@ -17,6 +17,8 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine, make_regression
+from sklearn.ensemble import BaggingClassifier
+from sklearn.feature_selection import SequentialFeatureSelector
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -121,6 +123,115 @@ def test_forms_of_a_table_train_alike(form: str, named: pd.DataFrame, of_named: 
 
     np.testing.assert_array_equal(ours.predict_proba(given), of_named)
     assert hasattr(ours, "feature_names_in_") == (form not in ("array", "tensor"))
+
+
+NO_NAMES = "X does not have valid feature names, but SplitClassifier was fitted with feature names"
+NEW_NAMES = "X has feature names, but SplitClassifier was fitted without feature names"
+
+
+@pytest.fixture(scope="module")
+def mixed() -> pd.DataFrame:
+    """Numbers, text that looks like numbers, truth values and codes."""
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "amount": rng.normal(size=60),
+            "branch": np.where(rng.random(60) < 0.5, "01", "7"),
+            "late": rng.random(60) < 0.3,
+            "code": rng.integers(3, size=60),
+        }
+    )
+
+
+def of_mixed(table: Any, **claims: Any) -> SplitClassifier:
+    model = SplitClassifier(claims or {"lab": ["branch", "late"]}, **SMALL, audit=False, random_state=0)
+    return model.fit(table, (np.arange(60) % 3 == 0).astype(int))
+
+
+@pytest.mark.parametrize("form", ["array", "list", "transposed in memory"])
+def test_an_array_after_a_frame_is_taken_by_position_with_scikit_learns_warning(form: str, mixed: pd.DataFrame) -> None:
+    model = of_mixed(mixed)
+    expected = model.predict_proba(mixed)
+    values = mixed.to_numpy()
+    given = {"array": values, "list": values.tolist(), "transposed in memory": np.asfortranarray(values)}[form]
+
+    with pytest.warns(UserWarning, match=NO_NAMES):
+        found = model.predict_proba(given)
+
+    np.testing.assert_array_equal(found, expected)
+    other = values.copy()
+    other[:, 0] = 0.0
+    with pytest.warns(UserWarning, match=NO_NAMES):
+        assert not np.array_equal(model.predict_proba(other), expected)
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, object])
+def test_numbers_of_an_array_are_those_of_the_frame(kind: type, mixed: pd.DataFrame) -> None:
+    numeric = mixed.drop(columns="branch").astype({"late": float, "amount": np.float32})
+    model = of_mixed(numeric, lab=["late"])
+
+    with pytest.warns(UserWarning, match=NO_NAMES):
+        found = model.predict_proba(numeric.to_numpy().astype(kind))
+
+    np.testing.assert_array_equal(found, model.predict_proba(numeric))
+
+
+def test_a_frame_after_an_array_is_taken_by_position_with_scikit_learns_warning(mixed: pd.DataFrame) -> None:
+    numeric = mixed.drop(columns="branch").astype(float)
+    model = of_mixed(numeric.to_numpy(), lab=[1])
+    # Names that would tell another order count for nothing, as everywhere in scikit-learn.
+    renamed = numeric.set_axis(["x2", "x0", "x1"], axis=1)
+
+    for frame in (numeric, renamed, pl.from_pandas(numeric)):
+        with pytest.warns(UserWarning, match=NEW_NAMES):
+            found = model.predict_proba(frame)
+        np.testing.assert_array_equal(found, model.predict_proba(numeric.to_numpy()))
+
+
+def test_columns_with_numbers_for_names_have_none_to_scikit_learn(mixed: pd.DataFrame) -> None:
+    numbered = mixed.set_axis(range(4), axis=1)
+    model = of_mixed(numbered, lab=[1])
+
+    np.testing.assert_array_equal(model.predict_proba(numbered.to_numpy()), model.predict_proba(numbered))
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "told"),
+    [
+        (0, "a", "column 'amount' of X holds values of several types"),
+        (0, None, "column 'amount' of X has no value in 1 of 60 rows"),
+        (0, np.inf, "column 'amount'"),
+        (1, 3, "column 'branch' of X holds values of several types"),
+        (0, [1, 2], "column 'amount' of X holds values of several types"),
+    ],
+)
+def test_what_an_array_of_objects_holds_is_looked_at_by_column(
+    column: int, value: Any, told: str, mixed: pd.DataFrame
+) -> None:
+    model = of_mixed(mixed)
+    values = mixed.to_numpy()
+    values[7, column] = value
+
+    with pytest.warns(UserWarning, match=NO_NAMES), pytest.raises(ValueError, match=told):
+        model.predict_proba(values)
+
+
+def test_an_array_of_other_width_is_refused(mixed: pd.DataFrame) -> None:
+    model = of_mixed(mixed)
+
+    with pytest.warns(UserWarning, match=NO_NAMES), pytest.raises(ValueError, match="X has 3 features, but"):
+        model.predict_proba(mixed.to_numpy()[:, :3])
+
+
+def test_what_passes_arrays_on_takes_them(mixed: pd.DataFrame) -> None:
+    X, y = mixed.drop(columns="branch"), (np.arange(60) % 3 == 0).astype(int)
+    model = SplitClassifier(**{**SMALL, "epochs": 1}, audit=False, random_state=0)
+
+    bagged = BaggingClassifier(model, n_estimators=2, random_state=0).fit(X, y)
+    chosen = SequentialFeatureSelector(model, n_features_to_select=1, cv=2).fit(X, y)
+
+    assert bagged.predict_proba(X).shape == (60, 2)
+    assert chosen.get_support().sum() == 1
 
 
 def test_text_truth_values_and_gaps_are_columns_too() -> None:

@@ -154,7 +154,7 @@ def test_columns_become_the_numbers_that_a_file_gives() -> None:
     rows = [
         RECORD,
         {"customer": "c2", "age": None, "income": 1e6, "plan": None, "branch": 2**60 + 1},
-        {"customer": "c3", "age": True, "income": -3, "plan": "new", "branch": 2**60},
+        {"customer": "c3", "age": 1, "income": -3, "plan": "new", "branch": 2**60},
     ]
     client = Client()
 
@@ -306,6 +306,10 @@ DEEP = b"[" * 100_000
         ({"records": [RECORD, {**RECORD, "income": None}]}, "records[1].income: expected a number, got null"),
         ({**RECORD, "age": "44"}, 'age: expected a number or null, got "44"'),
         ({**RECORD, "age": [1]}, "age: expected a number or null, got a list"),
+        ({**RECORD, "age": True}, "age: expected a number or null, got true; of a column of truth values send 1 or 0"),
+        ({"records": [RECORD, {**RECORD, "income": False}]}, "records[1].income: expected a number, got false; of a"),
+        ({**RECORD, "branch": True}, "branch: expected a number or null, got true"),
+        ({**RECORD, "plan": True}, "plan: expected a text or null, got true"),
         ({**RECORD, "plan": 3}, "plan: expected a text or null, got 3"),
         ({**RECORD, "plan": "x" * 10_001}, "plan: expected a text of at most 10000 Unicode characters, got 10001"),
         ({**RECORD, "branch": "7"}, 'branch: expected a number or null, got "7"'),

@@ -308,7 +308,11 @@ def test_a_mistake_is_told_with_its_line(old: str, new: str, line: str) -> None:
         ("defenses.3.ratio=1", "defenses.3: expected one of the 1 items of defenses, counted from 0"),
         ("defenses.0.ratio=x", "defenses.0.ratio: expected a number, got 'x'"),
         ("attacks=[norn]", "attacks.0.name: no such attack 'norn'; did you mean norm?  (splitvfl list attacks)"),
-        ("train=[1", "train:1:3: not YAML: while parsing a flow sequence, expected ',' or ']', but got '<stream end>'"),
+        (
+            "train=[1",
+            "train:1:3: not YAML: while parsing a flow sequence, expected ',' or ']', but got '<stream end>'; "
+            "text that begins with a bracket or a quotation mark stands in quotes, as in key='\"[a\"'",
+        ),
         ("--seed", "expected key=value, such as train.epochs=3, got '--seed'"),
         ("train={lr: -1}", "train.optimizer.lr: expected a number above 0.0, got -1"),
         ("train.lr=-1", "train.optimizer.lr: expected a number above 0.0, got -1"),
@@ -553,6 +557,50 @@ def test_numbers_of_hooks_survive(tmp_path: Path) -> None:
 
     assert repr(config.defenses[0].options) == repr({"a": math.inf, "b": [1, {"c": None}], "d": 1.0, "e": "1"})
     assert repr(again.defenses[0].options) == repr(config.defenses[0].options)
+
+
+RICH = """
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from typing import Any, Optional
+
+from splitvfl.models import Recipe
+
+class Kind(Enum):
+    WIDE = "wide"
+
+class Rich(Recipe):
+    def __init__(self, *, rate: Decimal = Decimal("0.1"), layers: frozenset[str] = frozenset("abcdefgh"),
+                 kind: Kind = Kind.WIDE, file: Path = Path("x"), pair: tuple[int, ...] = (1, 2)):
+        self.given = (rate, layers, kind, file, pair)
+    def make_bottom(self, party, task): ...
+    def make_top(self, own, task, widths): ...
+
+class Bare(Rich):
+    def __init__(self, *, activation: Any = Kind, width: int = 3): ...
+"""
+
+
+def test_options_of_every_type_that_a_file_can_hold_are_written_and_read_back(tmp_path: Path) -> None:
+    (tmp_path / "rich_of_config.py").write_text(RICH)
+    text = SHORT + "model: {name: 'rich_of_config:Rich', layers: [d, c, a, e], rate: 0.30}"
+
+    config = parse_config(text, source=tmp_path / "x.yaml")
+    written = config_to_yaml(config)
+    again = parse_config(written, source=tmp_path / "x.yaml")
+
+    assert "layers: [a, c, d, e]" in written  # of a set, in one order in every process
+    assert config.model.model_dump(mode="json")["layers"] == ["a", "c", "d", "e"]
+    assert again.model.make().given == config.model.make().given
+    assert again == config
+
+
+def test_an_option_that_no_file_can_hold_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "bare_of_config.py").write_text(RICH)
+
+    with pytest.raises(ConfigError, match=r"model: the value of activation cannot be written to a file: .*Kind"):
+        parse_config(SHORT + "model: 'bare_of_config:Bare'", source=tmp_path / "x.yaml")
 
 
 def test_defenses_of_a_comparison_are_read() -> None:

@@ -149,6 +149,51 @@ def test_an_override_of_another_form_is_refused(text: str) -> None:
         parse_override(text)
 
 
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("[::1]:7341", "[::1]:7341"),
+        ("[fe80::1%eth0]:7341", "[fe80::1%eth0]:7341"),
+        *((text, text) for text in ("on", "no", "12:30", "2024-01-31", "1_000", "0x10", "*", "*.csv", "@x", "`x", "%")),
+        *(
+            (text, text)
+            for text in ("a: b", "a:", "a: b: c", "x: [", "- x", "-", "?", ": x", "|", ">", ",", "&x", "!x")
+        ),
+        *((text, text) for text in ("price #1", "5 # five", "# x", "---", "...", "]", "it's", "a\nb")),
+        ("1e5", 1e5),
+        (" 3 ", 3),
+        ("true", True),
+        ("null", None),
+        ("", None),
+        ("[Age]", ["Age"]),
+        ("['[::1]:7341']", ["[::1]:7341"]),
+        ("'1'", "1"),
+        ('"[Age"', "[Age"),
+        ("{name: sgd}", {"name": "sgd"}),
+    ],
+)
+def test_an_override_is_read_as_it_is_typed(written: str, value: object) -> None:
+    assert repr(parse_override(f"a.b={written}")) == repr((("a", "b"), value))
+
+
+@pytest.mark.parametrize("value", ["[Age", "{", "'x", '"x', "[price [EUR]]", "['a' b]", "[a, *b]", "[::1]"])
+def test_what_opens_and_is_not_closed_is_refused_with_how_to_write_it(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"^a\.b:1:\d+: not YAML.*in quotes"):
+        parse_override(f"a.b={value}")
+
+
+@pytest.mark.parametrize("value", ["[a] # b", "'x' # y"])
+def test_nothing_comes_after_a_list_or_text_in_quotes(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"^a\.b: expected nothing after"):
+        parse_override(f"a.b={value}")
+
+
+@pytest.mark.parametrize("value", ["x\x01", "[x\x01]"])
+def test_what_no_text_may_hold_is_refused_in_an_override(value: str) -> None:
+    with pytest.raises(ConfigError, match="special characters are not allowed, U\\+0001"):
+        parse_override(f"a.b={value}")
+
+
 @pytest.mark.parametrize(("value", "told"), [("[1", "not YAML"), ("{a: 1, a: 2}", "given twice")])
 def test_a_value_that_is_not_yaml_is_refused_with_its_key(value: str, told: str) -> None:
     with pytest.raises(ConfigError, match=rf"^a\.b.*{told}"):
