@@ -57,6 +57,7 @@ from splitvfl.report.releases import Reserve, keep_reserve
 from splitvfl.report.rows import counted
 from splitvfl.report.summary import FILE_NAME, RunSummary, read_summary
 from splitvfl.run.column_seats import shown_of
+from splitvfl.run.half_folder import HALF_FILE, read_half_schema
 from splitvfl.run.trainer import MadeBy, Trainer
 from splitvfl.run.training import TrainingProgress
 from splitvfl.system.folder_lock import locked
@@ -306,6 +307,25 @@ class Experiment:
                 "it, and had other defaults), or start anew with --overwrite or --out"
             )
 
+    def take_up(self, trainer: Trainer, folder: Path) -> RunSummary | None:
+        """Go on from the newest checkpoint of a run, and change nothing in its folder.
+
+        Args:
+            trainer: Takes it up.
+            folder: The run's, which the trainer has too.
+
+        Returns:
+            The figures of the run, if nothing of it is left to train or to write.
+
+        Raises:
+            ConfigError: If the run was started with other settings.
+            CheckpointError: If the checkpoint is damaged, or belongs to another experiment.
+            DataError: If the data are not those that the run began with.
+        """
+        self.refuse_changes(folder / CONFIG_FILE)
+        trainer.take_up()
+        return _finished(folder, trainer, self._config.train.epochs)
+
     def summary(
         self,
         trainer: Trainer,
@@ -409,12 +429,10 @@ def run_experiment(
     trainer.watch.known = bench.known
     observed, agreed = experiment.horizons(trainer)  # of the first weights, also where the run goes on
     if resume:
-        experiment.refuse_changes(folder / CONFIG_FILE)
-        trainer.resume()
-        if (folder / FILE_NAME).is_file() and _is_finished(trainer, train.epochs):
+        done = experiment.take_up(trainer, folder)
+        if done is not None:
             private_folder(folder)  # as every start of a run, whether it trains or not
-            done = read_summary(folder)
-            notify(_nothing_left(folder, done))
+            notify(nothing_left(folder, done))
             return done
     else:
         close_folder(folder)
@@ -458,14 +476,21 @@ def _write_run(
     show_on_board(summary, folder)
 
 
-def _is_finished(trainer: Trainer, epochs: int) -> bool:
+def _finished(folder: Path, trainer: Trainer, epochs: int) -> RunSummary | None:
+    """Return the figures of a run that has been taken up, if nothing of it is left to train or to write."""
     steps = epochs * len(trainer.batches)
     if trainer.account is not None:
         steps = min(steps, trainer.account.last_step)
-    return trainer.stopped or trainer.step >= steps
+    if not (folder / FILE_NAME).is_file() or not (trainer.stopped or trainer.step >= steps):
+        return None
+    # Figures are written last: others are of before a training that went on and was killed before it wrote its model.
+    done = read_summary(folder)
+    numbers = {read_half_schema(half.parent).run for half in (folder / MODEL_FOLDER).glob(f"*/{HALF_FILE}")}
+    return done if done.steps == trainer.step and numbers == {trainer.number} else None
 
 
-def _nothing_left(folder: Path, done: RunSummary) -> str:
+def nothing_left(folder: Path, done: RunSummary) -> str:
+    """Return what is said of a finished run that was taken up again, in a sentence."""
     stopped = "" if done.planned_epochs in (None, done.epochs) else f" of {done.planned_epochs}, with early stopping"
     more = "" if stopped else f"; to train it longer: train.epochs={2 * done.epochs} --resume"
     return (

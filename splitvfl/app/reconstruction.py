@@ -73,6 +73,8 @@ VIEWS: tuple[Sees, ...] = ("scores", "activation")
 TRUE_WEIGHTS: Mapping[Weights, Mapping[str, WeightChange]] = {"true": {}}
 """Who knows the weights, and nobody else."""
 
+_MOMENT = ("run", "step", "epoch")  # of training, that weights are of
+
 # Scores of float32 hold logits to about 1e-6 of their size; estimates are off by that over the least singular value.
 _CERTIFIED_WITHIN = 1e-3
 
@@ -280,7 +282,7 @@ def _run_of(file: Revealed, runs: Sequence[SavedRun | Trainer]) -> SavedRun | Tr
     """Return the run that a file says it is of; of none of them: the first, which refuses it."""
     for one in runs:
         half = one.halves.get(file.schema.party) if isinstance(one, SavedRun) else None
-        if half is not None and half.schema.run == file.schema.run:
+        if half is not None and all(getattr(half.schema, what) == getattr(file.schema, what) for what in _MOMENT):
             return one
     return runs[0]
 
@@ -363,7 +365,7 @@ def _check_file(
     if again:
         raise ConfigError(f"--revealed: expected one file of {party}, got two")
     half, target = found.halves[party].schema, targets[party]
-    for what in ("run", "step", "epoch"):
+    for what in _MOMENT:
         if getattr(schema, what) != getattr(half, what):
             raise DataError(
                 f"{path}: expected weights of {party} in {found.folder}, got those of another model ({what}: "

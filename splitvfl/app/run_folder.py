@@ -18,14 +18,14 @@ from splitvfl.report.provenance import BEGUN_FILE
 from splitvfl.report.releases import RELEASES_FILE, RESERVE_FILE
 from splitvfl.report.rows import counted
 from splitvfl.report.summary import FILE_NAME, RunSummary, read_summary
-from splitvfl.run import checkpoint, written_files
+from splitvfl.run import checkpoint, half_folder, written_files
 from splitvfl.run.ledger_file import LEDGER_FOLDER
 from splitvfl.run.replacement import PART, REPLACED, Replacement, delete, is_unsettled
 from splitvfl.system.folder_lock import locked
 from splitvfl.system.untrusted_files import UntrustedFile, refuse_links, write_whole
 
 CONFIG_FILE = "experiment.yaml"
-MODEL_FOLDER = "model"
+MODEL_FOLDER = half_folder.MODEL_FOLDER
 STUDENT_FOLDER, ALONE_FOLDER, DISTILLATION_FILE = "student", "own-columns", "distillation.json"
 _CONFIG_DRAFT = f".{CONFIG_FILE}"
 # So long a worker may take to notice that another one has ended.

@@ -207,7 +207,7 @@ def _known(path: Path) -> list[Any]:
     file = UntrustedFile(
         path=path,
         says="does not hold the settings that noise was drawn under",
-        remedy="bring it back, or move it away, and the next start says that records are seen once more",
+        remedy="bring it back; without it nobody knows how often records were seen under other noise",
     )
     content = file.read()
     if content is None:

@@ -167,6 +167,8 @@ class AskCounts:
 
 def _read(path: Path) -> dict[str, DayCount]:
     file = UntrustedFile(
-        path=path, says="holds no counts of what was asked", remedy="move it away, and the day is counted from 0"
+        path=path,
+        says="holds no counts of what was asked",
+        remedy="bring it back; if there is no copy, delete it on the next day (UTC), whose counts begin at 0 anyway",
     )
     return file.json(dict[str, DayCount]) or {}

@@ -44,6 +44,8 @@ from splitvfl.system.untrusted_files import MOST_BYTES, UntrustedFile, indented,
 FORMAT = "splitvfl half"
 VERSION = 1
 HALF_FILE = "half.json"
+MODEL_FOLDER = "model"
+"""In the folder of a run: the trained half, or a folder for each of the halves of all parties."""
 WEIGHTS_FILE = "weights.safetensors"
 TRANSFORM_FILE = "transform.safetensors"
 

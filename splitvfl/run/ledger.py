@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, LimitError, PrivacyError
 from splitvfl.run.ledger_file import (
+    BRING_BACK,
     LINES_FILE,
     MARKS_FILE,
     Chain,
@@ -252,8 +253,9 @@ class Ledger:
         if (chain.first.party, chain.first.run) != (self.party, self._run):
             raise CheckpointError(
                 f"{self.where} is the ledger of {chain.first.party} for run {chain.first.run}, and this is "
-                f"{self.party} with a model of run {self._run}. Nothing was sent: bring the right one back, or move it "
-                "away, and counts begin at 0"
+                f"{self.party} with a model of run {self._run}. Nothing was sent: bring back the ledger of this model, "
+                "or the model of this ledger. A model that an older version of splitvfl trained further got another "
+                "number: splitvfl train --resume gives it back that of its ledger"
             )
 
     def _repair(self, lines: npt.NDArray[np.uint32], marks: Marks) -> None:
@@ -262,8 +264,7 @@ class Ledger:
         if (lines != chain.lines).any():
             raise CheckpointError(
                 f"{self.where / LINES_FILE} ends after line {chain.lines}, and {MARKS_FILE} has records of later ones: "
-                f"lines were cut off. Nothing was sent: bring the ledger back, or move {self.where} away, and counts "
-                "begin at 0"
+                f"lines were cut off. Nothing was sent: {BRING_BACK}"
             )
         torn = cut_to(self.where / LINES_FILE, chain.size)
         cut_to(self.where / MARKS_FILE, marks_size(chain.total + len(marks)))

@@ -37,6 +37,12 @@ LINES_FILE: Final = "ledger.jsonl"
 MARKS_FILE: Final = "scored.bin"
 KEY_FILE: Final = "ledger.key"
 
+BRING_BACK: Final = (
+    "bring it back as it was, from a backup: without it nobody knows how often each record was scored, and this model "
+    "scores no more"
+)
+"""What helps where a ledger is not whole. A new one would let the partner score all records once more."""
+
 NOTHING: Final = "0" * 64
 """In the place of a line before the first one."""
 
@@ -178,8 +184,8 @@ class Chain:
 
     def _wrong(self, what: str) -> CheckpointError:
         return CheckpointError(
-            f"{self.where / LINES_FILE}, line {self.lines + 1}: {what}. Nothing was sent: bring the ledger back as it "
-            f"was, or move {self.where} away, and counts begin at 0"
+            f"{self.where / LINES_FILE}, line {self.lines + 1}: {what}. Nothing was sent. The ledger is the whole "
+            f"folder: {BRING_BACK}"
         )
 
 
@@ -222,11 +228,11 @@ def read_on(chain: Chain, entries: Entries, *, size: int | None = None) -> Itera
     if file is None and not chain.lines:
         return
     if file is None:
-        raise CheckpointError(f"{path} is gone. Nothing was sent: bring the ledger back")
+        raise CheckpointError(f"{path} is gone. Nothing was sent: {BRING_BACK}")
     with file:
         if file.seek(0, os.SEEK_END) < chain.size:
             raise CheckpointError(
-                f"{path} is shorter than it was: something was cut off. Nothing was sent: bring the ledger back"
+                f"{path} is shorter than it was: something was cut off. Nothing was sent: {BRING_BACK}"
             )
         file.seek(chain.size)
         while (size is None or chain.size < size) and (raw := file.readline(_LONGEST_LINE)).endswith(b"\n"):
@@ -236,10 +242,21 @@ def read_on(chain: Chain, entries: Entries, *, size: int | None = None) -> Itera
             if (own["line"] != line.line).any():
                 raise CheckpointError(
                     f"{path}, line {line.line + 1}: its records in {MARKS_FILE} belong to another line: that was "
-                    f"changed. Nothing was sent: bring it back, or move {chain.where} away, and counts begin at 0"
+                    f"changed. Nothing was sent: {BRING_BACK}"
                 )
             taken += len(own)
             yield line, marks[taken - len(own) : taken]
+
+
+def run_of(where: Path) -> str:
+    """Return the number of the run that a ledger is of; empty where there is none.
+
+    Raises:
+        CheckpointError: If its first line is damaged.
+        OSError: If it cannot be read.
+    """
+    lines = read_on(Chain(where, None), entries_from(where, 0))
+    return next((line.run for line, _ in lines), "")
 
 
 def entries_from(where: Path, start: int) -> Entries:
@@ -255,7 +272,7 @@ def entries_from(where: Path, start: int) -> Entries:
         return np.zeros(0, _ENTRY)
     with file:
         if os.fstat(file.fileno()).st_size > _MOST_MARKS:
-            raise CheckpointError(f"{path} is larger than {_MOST_MARKS >> 30} GiB, and no such file is: take it away")
+            raise CheckpointError(f"{path} is larger than {_MOST_MARKS >> 30} GiB, and no such file is: {BRING_BACK}")
         file.seek(start * _ENTRY.itemsize)
         content = file.read()
     return np.frombuffer(content[: len(content) // _ENTRY.itemsize * _ENTRY.itemsize], _ENTRY)
@@ -292,7 +309,7 @@ def made_key(where: Path) -> bytes:
     if key is None and any((where / name).exists() for name in (LINES_FILE, MARKS_FILE)):
         raise CheckpointError(
             f"{where / KEY_FILE} is gone, and without it nobody knows which records were counted. Nothing was sent: "
-            f"bring it back, or move {where} away, and counts begin at 0"
+            f"{BRING_BACK}"
         )
     if key is None:
         key = os.urandom(KEY_BYTES)

@@ -49,7 +49,15 @@ from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run import checkpoint, written_files
 from splitvfl.run.column_seats import ColumnSeats
 from splitvfl.run.feature_seats import feature_leaks
-from splitvfl.run.half_folder import Origin, new_run_number, save_halves
+from splitvfl.run.half_folder import (
+    HALF_FILE,
+    MODEL_FOLDER,
+    Origin,
+    new_run_number,
+    read_half_schema,
+    save_halves,
+)
+from splitvfl.run.ledger_file import LEDGER_FOLDER, run_of
 from splitvfl.run.membership_seat import MembershipSeat
 from splitvfl.run.party_training import ActiveTraining, PartyTraining, PassiveTraining, Rendezvous
 from splitvfl.run.progress_bar import progress_bar
@@ -127,6 +135,7 @@ class Trainer(Training):
         direction_by: The passive party that sends a direction of noise on scores there, likewise.
 
     Attributes:
+        number: Number of the run, which its checkpoints keep: trained further, it is the same run.
         made_by: The sections of an experiment that the parties' halves were made by, for those who read them again.
         data_digests: Digests of every party's data, by party, as checkpoints hold them
             (:func:`splitvfl.data.digests.data_digests`); empty before training, and without a folder.
@@ -272,6 +281,7 @@ class Trainer(Training):
                 self.watch.audits[name] = active.cuts[name].audit(canaries=active.canaries, classes=active.task.classes)
         self.exchange = own
         self._begun = False
+        self.number = new_run_number()
         self.made_by: dict[str, MadeBy] = {}
         self.data_digests: dict[str, dict[str, str]] = {}
 
@@ -503,6 +513,7 @@ class Trainer(Training):
         self._flush()
         run = {
             **self._progress_state(),
+            "number": self.number,
             "settings": dict(self._settings),
             "figures": dict(self.figures),
             "best figures": dict(self.kept),
@@ -567,7 +578,7 @@ class Trainer(Training):
         task, alone = self.active.task, self.exchange.one_way  # as over a network, where steps are told to nobody
         moment = {
             "learned": TaskSpec(task.name, task.outputs),
-            "run": new_run_number(),
+            "run": self.number,
             "step": 0 if alone else self.step,
             "epoch": 0 if alone else self.kept_epoch or math.ceil(self.step / len(self.batches)),
         }
@@ -587,6 +598,15 @@ class Trainer(Training):
         """
         if self.folder is not None:
             self._settled(self.folder)
+        return self.take_up()
+
+    def take_up(self) -> int:
+        """Take back the newest checkpoint as :meth:`resume` does, and change nothing in the run's folder.
+
+        Raises:
+            CheckpointError: As :meth:`resume`.
+            DataError: As :meth:`resume`.
+        """
         newest = None if self.folder is None else checkpoint.latest(self.folder / "checkpoints")
         if newest is None:
             raise CheckpointError(f"there is no checkpoint in {self.folder} to resume from")
@@ -606,8 +626,21 @@ class Trainer(Training):
                 side.load_state_dict(run.get("sides", {}).get(name, {}))
             self.figures, self.kept = run["figures"], run["best figures"]
             self._take_back_progress(run)
+            self.number = str(run["number"]) if "number" in run else self._number_of_older(newest.parent.parent)
         self._begun = True
         return self.step
+
+    def _number_of_older(self, folder: Path) -> str:
+        """Return the number of a run whose checkpoint does not say it.
+
+        It is that of its ledgers, where passive parties count under it; else that of its model. Older versions gave
+        every model another one.
+        """
+        counted = {run_of(ledger) for ledger in (folder / LEDGER_FOLDER).glob("*")} - {""}
+        if len(counted) == 1:
+            return counted.pop()
+        saved = {read_half_schema(half.parent).run for half in (folder / MODEL_FOLDER).glob(f"*/{HALF_FILE}")}
+        return saved.pop() if len(saved) == 1 else self.number
 
 
 def _figures_of(trainer: Trainer, part: str) -> dict[str, float]:

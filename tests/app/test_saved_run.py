@@ -531,10 +531,13 @@ def test_a_loss_made_in_python_is_given_again(folder: Path) -> None:
 def test_an_earlier_save_is_replaced_and_other_folders_are_left_alone(folder: Path) -> None:
     trainer = python_trainer()
     trainer.save("mine")
-    first = json.loads(Path("mine/bank/half.json").read_text())["run"]
+    first = json.loads(Path("mine/bank/half.json").read_text())
+    trainer.fit(1)
     trainer.save("mine")
 
-    assert json.loads(Path("mine/telecom/half.json").read_text())["run"] != first
+    second = json.loads(Path("mine/telecom/half.json").read_text())
+    assert (first["step"], second["step"]) == (0, trainer.step)
+    assert second["run"] == first["run"] == trainer.number
     with pytest.raises(DataError, match="exists and holds no trained halves; it is left alone"):
         trainer.save("runs")
 

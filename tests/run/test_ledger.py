@@ -559,7 +559,7 @@ def test_marks_that_were_cut_off_are_noticed(kept: Path) -> None:
 def test_a_ledger_without_its_key_or_of_another_model_is_refused(kept: Path) -> None:
     words = (
         f"is the ledger of telecom for run {RUN}, and this is telecom with a model of run {'c' * 32}. Nothing was "
-        "sent: bring the right one back, or move it away, and counts begin at 0"
+        "sent: bring back the ledger of this model"
     )
     with pytest.raises(CheckpointError, match=words):
         opened(kept, run="c" * 32)
