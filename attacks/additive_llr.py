@@ -83,6 +83,8 @@ class AdditiveLLRAttack:
 
     In a file: ``attacks: [{name: additive-llr, epsilon: 1.0}]``
 
+    Also called: aggregation attack.
+
     Source: *Residue-based Label Protection Mechanisms in Vertical Logistic Regression*, the aggregation attack; that
     the shift is fitted is this project's.
 

@@ -113,6 +113,8 @@ class BlackBoxFeatureAttack:
 
     In a file: ``attacks: [{name: black-box-feature, case: mixed, mean: 0.3}]``
 
+    Also called: single-feature.
+
     Source: *Privacy Against Inference Attacks in Vertical Federated Learning*, the black-box attack on one feature.
 
     Args:

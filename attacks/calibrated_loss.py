@@ -31,6 +31,8 @@ class CalibratedLossAttack:
 
     In a file: ``attacks: [{name: calibrated-loss, known_share: 0.2}]``
 
+    Also called: membership inference.
+
     Source: Watson, Guo, Cormode and Sablayrolles, *On the Importance of Difficulty Calibration in Membership Inference
     Attacks*, ICLR 2022 (arXiv:2111.08440), for the calibration; regression in the place of reference models is ours.
 

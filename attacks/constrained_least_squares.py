@@ -47,6 +47,8 @@ class ConstrainedLeastSquaresAttack(EquationAttack):
     Promises: features in [0, 1] of which the equations hold as well as they can; the truth where there are as many
     independent equations as features. Not promised: an error below that of guessing ½.
 
+    Also called: CLS.
+
     Source: *Privacy Against Inference Attacks in Vertical Federated Learning*; see :func:`constrained_least_squares`.
     """
 

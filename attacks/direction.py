@@ -27,6 +27,8 @@ class DirectionAttack:
     (NaN): before any known positive was met, and the only known positive itself. A zero gradient scores 0. References
     age as the model moves.
 
+    Also called: cosine leak, cosine attack.
+
     Source: Li et al., ICLR 2022, arXiv:2102.08504, section 3.1 (cosine leak), with references kept across batches.
     """
 

@@ -49,6 +49,8 @@ class GenerativeRegressionAttack:
 
     In a file: ``attacks: [{name: generative-regression, known_share: 0.05}]``
 
+    Also called: GRN, GRNA, generative regression network.
+
     Source: Luo et al., *Feature Inference Attack on Model Predictions in Vertical Federated Learning*, ICDE 2021
     (arXiv:2010.10152), section V: the generative regression network.
 

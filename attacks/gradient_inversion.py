@@ -188,6 +188,8 @@ class GradientInversionAttack:
     See :func:`gradient_inversion`. The attacker is assumed to know the weights and the range of each column. The losses
     of scores need scores; on an activation there is ``squares`` alone.
 
+    Also called: GIA.
+
     Source: *Privacy Against Inference Attacks in Vertical Federated Learning*, the gradient inversion attack.
 
     Args:

@@ -19,6 +19,7 @@ class ZeroAttack(EquationAttack):
     """
 
     name: ClassVar[str] = "zero"
+    weights_known: ClassVar[bool] = False
 
     def estimate(self, known: Equations) -> Tensor:
         """Return zeros; of the equations only the shapes are read."""
@@ -41,6 +42,7 @@ class RandomGuessAttack(EquationAttack):
     """
 
     name: ClassVar[str] = "random-guess"
+    weights_known: ClassVar[bool] = False
 
     def __init__(self, *, seed: int = 0) -> None:
         check_seed(seed)

@@ -66,6 +66,7 @@ class HalfAttack(EquationAttack):
     """
 
     name: ClassVar[str] = "half"
+    weights_known: ClassVar[bool] = False
 
     def estimate(self, known: Equations) -> Tensor:
         """Return ½ everywhere; of the equations only the shapes are read."""

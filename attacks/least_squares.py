@@ -70,6 +70,8 @@ class LeastSquaresAttack(EquationAttack):
     scores, k of the activation. Otherwise see :func:`least_squares`. The attacker is assumed to know the weights and
     the range of each column.
 
+    Also called: ESA, equation solving, equality solving.
+
     Source: *Privacy Against Inference Attacks in Vertical Federated Learning*, the LS estimate (ESA).
     """
 

@@ -21,6 +21,8 @@ class LossThresholdAttack:
 
     In a file: ``attacks: [loss-threshold]``
 
+    Also called: membership inference.
+
     Source: Yeom, Giacomelli, Fredrikson and Jha, *Privacy Risk in Machine Learning*, CSF 2018 (arXiv:1709.01604),
     adversary 2.
     """

@@ -36,6 +36,8 @@ class ModelCompletionAttack:
     The attacker is assumed to know the ids in ``view.known_positives`` and ``view.known_negatives``; those records are
     not scored (NaN), and none is if it knows records of one class only.
 
+    Also called: passive model completion.
+
     Source: passive model completion of Fu et al., *Label Inference Attacks Against Vertical Federated Learning*,
     USENIX Security 2022. There the fine-tuning is semi-supervised (MixMatch on images, MixText on text) and rests on
     augmentations that keep labels, which columns of a table do not have in general. This one is supervised, and uses

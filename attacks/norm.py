@@ -23,6 +23,8 @@ class NormAttack:
 
     Promises nothing about defended gradients; it is the attack that ``Isotropic`` and ``MaxNorm`` were made against.
 
+    Also called: norm leak.
+
     Source: Li et al., ICLR 2022, arXiv:2102.08504, section 3.1.
     """
 

@@ -63,6 +63,8 @@ class PseudoClientAttack:
 
     In a file: ``attacks: [{name: pseudo-client, known_share: 0.05}]``
 
+    Also called: SDAR, FORA, SDAR/FORA.
+
     Source: the pseudo-client and its adversary, Zhu et al., *Passive Inference Attacks on Split Learning via
     Adversarial Regularization*, NDSS 2025 (arXiv:2310.10483), where the top model and labels are always used; MMD in
     place of the adversary, Xu et al., *A Stealthy Wrecking Ball*, CVPR 2024. Several clients, the choice among them and

@@ -73,6 +73,8 @@ class ResidueSolvingAttack:
     still has right signs with probability about ``Φ(sqrt(d / (s − d)))``. With several passive parties each one solves
     for itself, and every one with enough columns gets the same residues.
 
+    Also called: equation solving.
+
     Source: *Is Vertical Logistic Regression Privacy-Preserving?*, the residue solving attack.
 
     Args:

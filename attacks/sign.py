@@ -28,6 +28,11 @@ class SignAttack:
 
     Exact on undefended gradients with exact or piecewise residues. It promises nothing once noise is added.
 
+    Works with: exchanges that send the gradient of each record. Under encryption a party gets sums over a batch alone:
+    take ``residue-solving`` there, which recovers labels from these.
+
+    Also called: direct label inference.
+
     Source: Li et al., ICLR 2022, arXiv:2102.08504; *Is Vertical Logistic Regression Privacy-Preserving?*, section 5.
     """
 

@@ -136,6 +136,7 @@ class WeightEstimationAttack:
 
     name: ClassVar[str] = "weight-estimation"
     target: ClassVar[Target] = "features"
+    weights_known: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"equations", "known_rows"})
 
     def __init__(self, *, known_rows: int, then: WhiteBox = "rcc2") -> None:

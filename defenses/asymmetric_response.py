@@ -71,6 +71,7 @@ class AsymmetricResponse(CorrectedResponse):
     """
 
     name: ClassVar[str] = "asymmetric-response"
+    recommended: ClassVar[str] = "for two classes, of which one is rarer"
 
     def __init__(
         self,

@@ -35,6 +35,8 @@ class Discretise:
 
     In a file: ``defenses: [{name: discretise, bins: 6}]``
 
+    Also called: DiscreteSGD, discretize.
+
     Source: Fu et al., *Label Inference Attacks Against Vertical Federated Learning*, USENIX Security 2022
     (``DiscreteSGD``). The authors' program takes one interval ``[−a, a]`` for the whole run and rounds to multiples
     of a bin without cutting off; here the interval follows the gradient, which shrinks as training goes on.

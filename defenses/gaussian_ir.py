@@ -31,6 +31,8 @@ class GaussianIR:
 
     In a file: ``defenses: [{name: gaussian-ir, clip: 4.0, sigma: 0.1}]``
 
+    Also called: DP-IR.
+
     Source: *Hybrid Differentially Private Federated Learning on Vertically Partitioned Data*, the noise on
     intermediate results.
 

@@ -33,6 +33,8 @@ class Isotropic:
 
     In a file: ``defenses: [{name: isotropic, ratio: 5}]``
 
+    Also called: iso.
+
     Source: Li et al., ICLR 2022, arXiv:2102.08504, section 4 (``iso``).
 
     Args:

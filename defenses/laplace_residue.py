@@ -48,6 +48,8 @@ class LaplaceResidue(ResidueNoise):
 
     In a file: ``defenses: [{name: laplace-residue, epsilon: 1.0}]``
 
+    Also called: additive mechanism.
+
     Source: *Residue-based Label Protection Mechanisms in Vertical Logistic Regression*, the additive mechanism; Dwork
     and Roth, *The Algorithmic Foundations of Differential Privacy*, theorem 3.6.
 

@@ -33,6 +33,8 @@ class MemoisedResponse(CorrectedResponse):
 
     In a file: ``defenses: [{name: memoised-response, epsilon: 1.5}]``
 
+    Also called: memoized response, RAPPOR.
+
     Source: Warner, JASA 60 (1965), randomised response; memoised as in RAPPOR, Erlingsson et al., CCS 2014,
     arXiv:1407.6981.
 
@@ -47,6 +49,7 @@ class MemoisedResponse(CorrectedResponse):
     """
 
     name: ClassVar[str] = "memoised-response"
+    recommended: ClassVar[str] = "for two classes of similar size"
 
     def __init__(
         self, *, flip: float | None = None, epsilon: float | None = None, corrected: Corrected = "targets"

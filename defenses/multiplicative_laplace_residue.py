@@ -51,6 +51,8 @@ class MultiplicativeLaplaceResidue(ResidueNoise):
 
     In a file: ``defenses: [{name: multiplicative-laplace-residue, epsilon: 5.0, b1: 0.5, b2: 1.0}]``
 
+    Also called: multiplicative mechanism.
+
     Source: *Residue-based Label Protection Mechanisms in Vertical Logistic Regression*, the multiplicative mechanism,
     corrected: its noise of mean 0 teaches nothing, and the proof of its ε leaves out the factor ``1 / |r|``.
 

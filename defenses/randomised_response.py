@@ -44,6 +44,8 @@ class RandomisedResponse:
 
     In a file: ``defenses: [{name: randomised-response, epsilon: 1.5}]``
 
+    Also called: KRR, randomized response, RandResponse, LP-1ST.
+
     Source: Warner, JASA 60 (1965); k classes, and training on the answers: Ghazi et al., *Deep Learning with Label
     Differential Privacy*, NeurIPS 2021, arXiv:2102.06062 (``RandResponse``, which is ``LP-1ST`` under a uniform prior);
     the likelihood as "forward correction": Patrini et al., CVPR 2017, arXiv:1609.03683.

@@ -44,6 +44,8 @@ class SumKL(ClassConditionalNoise):
 
     In a file: ``defenses: [{name: sumkl, detection_error: 0.4}]``
 
+    Also called: Marvell.
+
     Source: Li et al., ICLR 2022, arXiv:2102.08504, section 4.2 (``sumKL``), with the classes' roles corrected.
 
     Args:

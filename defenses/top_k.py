@@ -33,6 +33,8 @@ class TopK:
 
     In a file: ``defenses: [{name: top-k, keep: 0.1}]``
 
+    Also called: gradient compression.
+
     Source: Fu et al., *Label Inference Attacks Against Vertical Federated Learning*, USENIX Security 2022, gradient
     compression; after Lin et al., *Deep Gradient Compression*, ICLR 2018, arXiv:1712.01887.
 

@@ -42,6 +42,8 @@ class AdversarialReconstruction:
     In a file: ``parties: {bank: {role: active, columns: 0.5}, lab: {role: passive, columns: rest,
     penalties: [{name: adversarial-reconstruction, weight: 1.0, hidden: 64}]}}``
 
+    Also called: DeepObfuscator.
+
     Source: gradients reversed below an adversary, Ganin et al., *JMLR* 2016, arXiv:1505.07818; against reconstruction
     from what a bottom model sends, Li et al., DeepObfuscator, arXiv:1909.04126.
 

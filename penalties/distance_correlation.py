@@ -37,6 +37,8 @@ class DistanceCorrelation:
     In a file: ``parties: {bank: {role: active, columns: 0.5}, lab: {role: passive, columns: rest,
     penalties: [{name: distance-correlation, weight: 1.0, records: 256}]}}``
 
+    Also called: NoPeek.
+
     Source: Székely, Rizzo and Bakirov, *Annals of Statistics* 2007, arXiv:0803.4101, definitions 4 and 5; as a penalty
     on activations, NoPeek, Vepakomma et al., arXiv:2008.09161.
 

@@ -32,6 +32,8 @@ class MutualInformationBottleneck:
     In a file: ``parties: {bank: {role: active, columns: 0.5}, lab: {role: passive, columns: rest,
     penalties: [{name: mutual-information-bottleneck, weight: 0.01}]}}``
 
+    Also called: MID.
+
     Source: Zou, Liu and Zhang, Mutual Information Regularization for Vertical Federated Learning, arXiv:2301.01142; the
     bound, Alemi et al., Deep Variational Information Bottleneck, arXiv:1612.00410, equation 14.
     """

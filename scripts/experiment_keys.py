@@ -113,7 +113,7 @@ KINDS: dict[PluginKind, str] = {
     "attacks": "attacks",
 }
 # Of the facts about a name, those that decide whether it is the one to take.
-_FACTS = ("Claim", "What it does", "Labels", "Exchanges", "Works with", "Cost")
+_FACTS = ("Claim", "What it does", "Labels", "Exchanges", "Works with", "Cost", "Also called")
 
 
 def page() -> str:

@@ -42,6 +42,9 @@ Optional class attributes refine a hook:
     ``"every-step"`` (default): called with every message of the training.
     ``"after-training"``: called once, when training has ended, with a view of
     :func:`~splitvfl.leakage.after_training.view_after_training`.
+``weights_known`` (attacks on features)
+    Whether the attacker is assumed to know the partner's weights, for lists of attacks. Default: whether it needs a
+    field of the view that follows from them.
 ``known_rows`` (attacks on features that need ``known_rows``)
     The number of training records whose columns it is assumed to know; it is not judged by them.
 ``cumulative`` (attacks on labels, at every step)
@@ -91,6 +94,8 @@ Optional class attributes refine a hook:
 ``needs_label_gradients`` (defenses)
     ``True`` where it reads ``secrets.label_gradients``: each record's gradient under every label, which is computed for
     it in every step. Default: ``False``.
+``recommended`` (defenses)
+    Where it is the one to take, in a few words that go on after "recommended": lists show it first. Default: empty.
 ``classes`` (defenses)
     Number of classes of the labels that it draws answers from; must be the task's. Default: any.
 ``record_loss`` (defenses of labels)
@@ -1072,6 +1077,17 @@ def seat_of(attack: object) -> Seat:
             f"{hook_name(attack)}: seat must be {fitting!r} where target is {target_of(attack)!r}, got {seat!r}"
         )
     return fitting
+
+
+def knows_weights(attack: object) -> bool:
+    """Return whether an attack on features assumes the partner's weights to be known.
+
+    Raises:
+        HookError: If it says something else than whether it does.
+    """
+    if not hasattr(attack, "weights_known"):
+        return bool(needs_of(attack) & {"equations", "passive_weight", "partner_bottom", "whole_model"})
+    return _truth(attack, "weights_known")
 
 
 def reads_activations(attack: object) -> bool:

@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from splitvfl.cli import main
-from splitvfl.config.registry import built_in
 from splitvfl.config.sections import load_config
 from splitvfl.models.mlp import MLPRecipe
 from splitvfl.report.summary import read_summary
@@ -360,35 +359,6 @@ def test_compare_cuts_a_model_elsewhere_and_makes_the_cut_wider_and_narrower(
     assert "does not say how it is cut elsewhere" in capsys.readouterr().err
     assert main([*words, "model=logistic-regression", "--widths", "4"]) == 2
     assert "the width of the cut follows from the task" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"), [("attacks", "residual"), ("defenses", "axis-sumkl"), ("models", "wide-deep"), ("data", "digits")]
-)
-def test_list_names_what_there_is(kind: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", kind]) == 0
-    assert name in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_list_of_defenses_has_a_line_for_each(
-    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """On a terminal of 80 columns as much as fits, and in a pipe all of it, for who searches."""
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("TTY_COMPATIBLE", "1" if terminal else "0")
-    assert main(["list", "defenses"]) == 0
-    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in capsys.readouterr().out.splitlines() if line]
-    names = sorted(built_in("defenses"))
-    assert [line.split()[0] for line in lines] == names
-    assert all(len(line) <= 80 for line in lines) == terminal
-    (sumkl,) = [line for line in lines if line.startswith("sumkl")]
-    assert sumkl.endswith("…") == terminal
-
-
-def test_list_of_something_else_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "defences"]) == 2
-    assert "defenses" in capsys.readouterr().err
 
 
 def test_report_of_an_unfinished_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

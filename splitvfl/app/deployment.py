@@ -88,7 +88,7 @@ from splitvfl.run.column_seats import read_own_columns, shown_of
 from splitvfl.run.coordinator import CoordinatorRun
 from splitvfl.run.networked import DENSE_HERE, ROWS_HERE, USUAL_LOSS, ActiveRun, PassiveRun, RunSettings
 from splitvfl.run.score_seats import NO_WHOLE_MODEL
-from splitvfl.run.seats import NOTHING_COMES_BACK
+from splitvfl.run.seats import NOTHING_COMES_BACK, SUMS_ARE_READ
 from splitvfl.run.teamwork import check_workers_alike, telling
 from splitvfl.run.training import TrainingProgress
 from splitvfl.run.weights_file import give_parts
@@ -609,7 +609,10 @@ def _unavailable(attack: Attack, party: ActiveParty, shows: frozenset[str], exch
         return NOTHING_COMES_BACK
     missing = sorted(Leak(attack, classes=party.task.classes).needs - shows)
     if exchange.sums_only and not missing:
-        return "the partner gets no gradient per record"
+        return (
+            f"the partner gets no gradient per record but their sum; {SUMS_ARE_READ}, in an experiment of all parties "
+            "(splitvfl train)"
+        )
     return f"needs the partner's {' and '.join(missing)}" if missing else ""
 
 

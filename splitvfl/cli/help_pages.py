@@ -48,7 +48,15 @@ PAGES: Mapping[str, Page] = {
     "predict": Page(USE, ("splitvfl predict bank.yaml --as bank --records new.csv --id customer --out scores.csv",)),
     "distill": Page(USE, ("splitvfl distill runs/bank",)),
     "serve": Page(USE, ("splitvfl serve runs/credit-bank --as bank --http 127.0.0.1:8080",)),
-    "list": Page(SEE, ("splitvfl list defenses", "splitvfl list defenses asymmetric-response", "splitvfl list data")),
+    "list": Page(
+        SEE,
+        (
+            "splitvfl list defenses",
+            "splitvfl list defenses asymmetric-response",
+            "splitvfl list attacks GIA",
+            "splitvfl list data",
+        ),
+    ),
     "schema": Page(SEE, ("splitvfl schema --out experiment.schema.json",)),
     "report": Page(SEE, ("splitvfl report runs/breast_cancer", "splitvfl report runs/a runs/b --out both.html")),
     "audit": Page(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from splitvfl.cli.console import output_console, say, tell
-from splitvfl.errors import ConfigError, SplitVFLError, printable
+from splitvfl.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from splitvfl.config.keys import Key
@@ -30,8 +32,9 @@ _KINDS = (
     "data",
 )
 
-# What is promised is told in fewer words than what is done.
-_SHORT = 24
+# Lists are read, and columns wider than that are not read well; a pipe has no width of its own.
+_WIDEST = 80
+_NARROWEST = 20
 
 
 def list_(
@@ -43,35 +46,54 @@ def list_(
             help=f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}",
         ),
     ],
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them, to be told all about it.")] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]", help="One of them, to be told all about it. Names that papers use find it too."
+        ),
+    ] = None,
 ) -> None:
     """List what can be named in an experiment, or tell all about one name: settings, claim, cost, source."""
-    if name is None:
+    if not name:
         _print_names(kind)
     else:
-        _print_entry(kind, name)
+        _print_found(kind, " ".join(name))
 
 
 def _print_names(kind: str) -> None:
-    from splitvfl.config.registry import describe
+    from splitvfl.config.overview import overview
 
+    groups = overview(kind)
+    widest = max((len(row.name) for group in groups for row in group.rows), default=0)
+    for number, group in enumerate(groups):
+        if group.heading:
+            _print_lines("", f"{group.heading}:", before="" if number == 0 else "\n")
+        for row in group.rows:
+            _print_lines(row.name, row.text, widest, indent="  " if group.heading else "")
     if kind == "defenses":
-        _print_overview((name, _claimed(name), summary) for name, summary in describe(kind))
-        tell("\nIn the middle: what it promises, as its example sets it.")
-    else:
-        _print_overview(describe(kind))
+        tell("\nGuarantees are those of each defense as its example sets it.")
+    _tell_how(kind)
+
+
+def _tell_how(kind: str) -> None:
     tell(f"\nsplitvfl list {kind} NAME tells all about one.")
 
 
-def _claimed(name: str) -> str:
-    """Return in a few words what a defense promises; one of somebody's own that cannot be read says so when named."""
-    from splitvfl.claims import in_short
-    from splitvfl.config.describing import claims_of_example
+def _print_found(kind: str, name: str) -> None:
+    """Print all about one name; where it may stand for several things, or for one elsewhere, say for which."""
+    from splitvfl.config.describing import entry
+    from splitvfl.config.registry import search
 
-    try:
-        return in_short(claims_of_example(name)[0])
-    except SplitVFLError:
-        return "?"
+    meant, covered = search(kind, name)
+    if not covered and len(meant) < 2:
+        _print_entry(kind, meant[0] if meant else name)
+        return
+    for one in meant:
+        _print_lines(one, entry(kind, one).summary, max(map(len, meant)))
+    for clause in covered:
+        _print_lines("", f"{name}: {clause}")
+    if meant:
+        _tell_how(kind)
 
 
 def _print_entry(kind: str, name: str) -> None:
@@ -79,15 +101,16 @@ def _print_entry(kind: str, name: str) -> None:
     from splitvfl.config.keys import flat
 
     found = entry(kind, name)
-    console = output_console()
-    console.print(Text(f"{name}: {found.summary}"))
+    console = _console()
+    _print_lines("", f"{name}: {found.summary}")
     console.print()
     _print_rows(found.facts.items())
     if found.options:
         console.print("\nSettings")
         _print_rows((place, _about(key)) for place, key in flat(found.options))
     console.print("\nIn an experiment")
-    console.print(Text(f"  {found.example}"), soft_wrap=True)
+    # Broken at spaces it is YAML as before.
+    _print_lines("", found.example, indent="  ", within="  ")
     if found.documentation:
         console.print(f"\nMore: python -m pydoc {found.documentation}", soft_wrap=True, highlight=False)
 
@@ -98,30 +121,35 @@ def _about(key: Key) -> str:
     return f"{key.takes}; {in_file(key.default)}. {key.meaning}"
 
 
-def _print_overview(rows: Iterable[tuple[str, ...]]) -> None:
-    """Print a line for each row: on a terminal as much as fits, in a pipe all of it."""
-    given, console = list(rows), output_console()
-    if not console.is_terminal:
-        console.print(
-            "\n".join("  ".join(row) for row in _aligned(given)), soft_wrap=True, markup=False, highlight=False
-        )
-        return
-    for name, *middle, summary in _aligned(given, most=_SHORT):
-        line = Text.assemble((name, "bold"), "  ", *(f"{one}  " for one in middle), summary)
-        line.truncate(console.width, overflow="ellipsis")
-        console.print(line, no_wrap=True, highlight=False)
+def _console() -> Console:
+    console = output_console()
+    console.width = min(console.width, _WIDEST)
+    return console
 
 
-def _aligned(rows: Sequence[tuple[str, ...]], *, most: int | None = None) -> Iterable[list[str]]:
-    """Yield rows whose columns begin below each other; those between the first and the last in so many characters."""
-    shortened = [(row[0], *(_cut(text, most) for text in row[1:-1]), row[-1]) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*shortened, strict=True)]
-    for row in shortened:
-        yield [*(text.ljust(width) for text, width in zip(row[:-1], widths[:-1], strict=True)), row[-1]]
+def _print_lines(name: str, text: str, width: int = 0, *, indent: str = "", within: str = "", before: str = "") -> None:
+    """Print a text beside a name, broken at spaces.
 
-
-def _cut(text: str, most: int | None) -> str:
-    return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
+    Args:
+        name: Where it begins with one.
+        text: What is broken.
+        width: Characters that names take.
+        indent: What lines begin with.
+        within: What lines but the first have besides.
+        before: What comes before it.
+    """
+    console = _console()
+    start = f"{indent}{name.ljust(width)}  " if name else indent
+    lines = textwrap.wrap(
+        text,
+        max(console.width - len(start), _NARROWEST),
+        subsequent_indent=within,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    rest = " " * len(start)
+    shown = Text.assemble(before, indent, (start.removeprefix(indent), "bold"), f"\n{rest}".join(lines or [""]))
+    console.print(shown, soft_wrap=True, highlight=False)
 
 
 def _print_rows(rows: Iterable[tuple[str, ...]]) -> None:
@@ -129,7 +157,7 @@ def _print_rows(rows: Iterable[tuple[str, ...]]) -> None:
     table.add_column(no_wrap=True, style="bold")
     for row in rows:
         table.add_row(*row)
-    output_console().print(table)
+    _console().print(table)
 
 
 def schema(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -88,8 +89,16 @@ def entry(kind: str, name: str) -> Entry:
         facts={heading: text for heading, text in _facts(known, factory, said, example).items() if text},
         options=options,
         example=example,
-        documentation=f"{factory.__module__}.{factory.__qualname__}",
+        documentation=_documentation(factory),
     )
+
+
+def _documentation(factory: Any) -> str:
+    """Return where in Python it is found: in the package that exports it, if one does."""
+    module, name = factory.__module__, factory.__qualname__
+    package = module.rpartition(".")[0]
+    exported = getattr(sys.modules.get(package), name, None) is factory
+    return f"{package if exported else module}.{name}"
 
 
 def _common(kind: PluginKind, factory: Any) -> tuple[Key, ...]:
@@ -104,7 +113,8 @@ def _common(kind: PluginKind, factory: Any) -> tuple[Key, ...]:
 
 def _facts(kind: PluginKind, factory: Any, docstring: Docstring, example: str) -> dict[str, str]:
     derived = _DERIVED[kind](factory, example) if kind in _DERIVED else {}
-    said = {heading: docstring.labelled.get(heading, "") for heading in ("Claim", "Works with", "Cost", "Source")}
+    headings = ("Claim", "Works with", "Cost", "Also called", "Source")
+    said = {heading: docstring.labelled.get(heading, "") for heading in headings}
     module = inspect.getmodule(factory)
     # A file of one idea may name its source at its top.
     said["Source"] = said["Source"] or docstring_of(module).labelled.get("Source", "")
@@ -148,6 +158,20 @@ def claims_of_example(name: str, *, folder: Path | None = None) -> tuple[tuple[C
     example = _example_of("defenses", name, factory)
     defense = _made("defenses", factory, example)
     return (() if inspect.isclass(defense) else claims_of(defense)), example
+
+
+def example_made(kind: PluginKind, name: str) -> Any:
+    """Return something as its example makes it; its class, where that cannot be made.
+
+    Args:
+        kind: What it is.
+        name: A name of that kind, or ``module:Class`` in the current folder.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    factory: Any = resolve(kind, name, folder=Path())
+    return _made(kind, factory, _example_of(kind, name, factory))
 
 
 def _example_of(kind: PluginKind, name: str, factory: Any) -> str:

@@ -7,6 +7,7 @@ paragraphs that begin with one of :data:`LABELS` are told apart::
     Claim: nobody's ½(FPR + FNR) on two labels of a record is below ``detection_error``; proven.
     Cost: ...
     In a file: ``{name: sumkl, detection_error: 0.4}``
+    Also called: Marvell
     Source: ...
 """
 
@@ -18,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-LABELS = ("Claim", "Works with", "Cost", "In a file", "Source")
+LABELS = ("Claim", "Works with", "Cost", "In a file", "Also called", "Source")
 
 _ARGUMENT_SECTIONS = ("Args", "Attributes")
 _SECTION = re.compile(r"^(\w+):$")

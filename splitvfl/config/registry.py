@@ -21,7 +21,7 @@ import json
 import os
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
@@ -32,6 +32,7 @@ from typing import Any, Literal, get_args
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from splitvfl.config.module_sources import importable, imported, make_way, note_own, sources_in_force
+from splitvfl.config.other_names import named_so, pointers_to
 from splitvfl.config.yaml import Place, dotted, place_in
 from splitvfl.data.sets import DATA_SETS
 from splitvfl.errors import ConfigError, SplitVFLError
@@ -52,12 +53,6 @@ _OPTIMIZERS: Mapping[PluginKind, Mapping[str, Callable[..., Any]]] = {
 }
 # Where those are found whose kind is not the name of a package.
 _PACKAGES: Mapping[PluginKind, str] = {"exchanges": "splitvfl.exchange", "losses": "splitvfl.learning.losses"}
-
-# What tables name beside the attacks of an experiment, and where it comes from.
-_ELSEWHERE: Mapping[tuple[PluginKind, str], str] = {
-    ("attacks", "known-means"): "splitvfl reconstruct and splitvfl forecast run it of themselves, with the columns' "
-    "means, which no prediction tells; leave it out here",
-}
 
 # By kind, the method without which a class is not one of these, and why.
 _METHODS: Mapping[PluginKind, tuple[str, str]] = {
@@ -97,11 +92,54 @@ def resolve(kind: PluginKind, name: str, *, folder: Path) -> Any:
         return ours[name]
     if name in offered:
         return _loaded(kind, offered[name])
-    if (kind, name) in _ELSEWHERE:
-        raise ConfigError(f"no such {_one(kind)} {name!r} in an experiment: {_ELSEWHERE[kind, name]}")
+    unknown = f"no such {_one(kind)} {name!r}"
+    meant, covered = search(kind, name)
+    if covered:
+        near = [f"did you mean {' or '.join(meant)}?"] if meant else []
+        raise ConfigError("; ".join([unknown, *near, *covered]))
     own = "; a class of your own is written module:Class" if "." in name else ""
-    known = suggestion(name, [*ours, *offered])
-    raise ConfigError(f"no such {_one(kind)} {name!r}{known}{own}  (splitvfl list {kind})")
+    known = f"; did you mean {' or '.join(meant)}?" if meant else suggestion(name, [*ours, *offered])
+    raise ConfigError(f"{unknown}{known}{own}  (splitvfl list {kind})")
+
+
+def search(kind: str, name: str) -> tuple[list[str], list[str]]:
+    """Return what somebody may mean who looks for a name that nothing of a kind has: the papers' name of it, say.
+
+    Args:
+        kind: A kind of the registry, or ``"data"``.
+        name: What was written.
+
+    Returns:
+        The names of that kind that it stands for, itself if it is one; and, in clauses, what covers it that is of
+        another kind or no plug-in.
+
+    Raises:
+        ConfigError: If there is no such kind.
+    """
+    known = kind_of(kind)
+    items: Mapping[str, Any] = DATA_SETS if known == "data" else installed(known)
+    if name in items:
+        return [name], []
+    meant = named_so(name, items)
+    covered = [*pointers_to(name), *(_losses_of_models(name) if known == "losses" else ())]
+    if meant or covered:
+        return meant, covered
+    # Optimisers of either kind have the same names, and stand at other keys.
+    others = [other for other in _KINDS if other != known and not (other in _OPTIMIZERS and known in _OPTIMIZERS)]
+    return [], [
+        f"it is the {_one(other)} {found}  (splitvfl list {other} {found})"
+        for other in others
+        for found in named_so(name, installed(other))
+    ]
+
+
+def _losses_of_models(name: str) -> Iterator[str]:
+    """Yield which models have a loss of that name among their own, in clauses."""
+    for model, recipe in installed("models").items():
+        own, _ = arguments_of(recipe).get("loss", (None, None))
+        for loss in named_so(name, {one: one for one in get_args(own)}):
+            written = f"model: {{name: {model}, loss: {loss}}}"
+            yield f"it is a loss of model {model}: `{written}`  (splitvfl list models {model})"
 
 
 def _one(kind: PluginKind) -> str:

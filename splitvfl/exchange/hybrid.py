@@ -70,6 +70,8 @@ class Hybrid(EncryptedExchange):
 
     In a file: ``exchange: {name: hybrid, epsilon: 1.0, share: 0.3}``
 
+    Also called: hybrid mechanism.
+
     Args:
         epsilon: ε of the randomised response on which records are used: a bit is kept with ``p = e^ε / (1 + e^ε)``,
             which rounds to 1 above 36. It is no ε of labels.

@@ -32,6 +32,8 @@ class Oracle(Exchange):
 
     In a file: ``exchange: oracle``
 
+    Also called: gradient oracle.
+
     Args:
         approximation: The sigmoid's in the loss of the active party's task; another one there is refused.
         own_part: As for :class:`~splitvfl.exchange.split.Split`.

@@ -35,6 +35,8 @@ class Split(Exchange):
 
     In a file: ``exchange: {name: split, wire: bf16}``
 
+    Also called: SplitNN, split learning.
+
     Args:
         own_part: What the active party's own weights learn from, of linear models: ``exact`` residues, or what is
             ``sent`` in their place, so that labels move nothing but through that.

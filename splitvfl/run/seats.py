@@ -25,6 +25,7 @@ from splitvfl.leakage.watching import Watch, unused
 from splitvfl.learning.records import Ids, RecordTable
 from splitvfl.party.party import ActiveParty, PassiveParty
 
+SUMS_ARE_READ = "the attack residue-solving recovers labels from it"
 NOTHING_COMES_BACK = "nothing comes back to a passive party in exchange one-way: there is nothing to see"
 
 
@@ -163,7 +164,7 @@ class Seats:
         missing = sorted(leak.needs - self._shown_to(party))
         if missing:
             summed = missing == ["gradient"] and "aggregated_gradient" in party.shows
-            sum_alone = ", and the exchange shows only their sum" if summed else ""
+            sum_alone = f", and the exchange shows only their sum; {SUMS_ARE_READ}" if summed else ""
             self._watch.unavailable[party.name][leak.name] = f"needs {', '.join(in_words(missing))}{sum_alone}"
             return
         self._watch.add(party.name, leak)

@@ -105,7 +105,7 @@ def test_an_unknown_name_is_told_with_the_nearest(name: str, told: str, folder: 
 
 
 def test_an_attack_that_only_tables_name_is_told_with_where_it_comes_from(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no such attack 'known-means' in an experiment: splitvfl reconstruct and"):
+    with pytest.raises(ConfigError, match=r"no such attack 'known-means'; splitvfl reconstruct and"):
         resolve("attacks", "known-means", folder=folder)
 
 

@@ -151,7 +151,10 @@ def test_attacks_see_the_gradient_of_the_weight_and_no_residue(exchange: Exchang
             torch.nn.init.zeros_(parameter)
     trainer.fit(1)
     assert trainer.unavailable == {
-        "lab": {"norm": "needs the gradient of each record, and the exchange shows only their sum"}
+        "lab": {
+            "norm": "needs the gradient of each record, and the exchange shows only their sum; the attack "
+            "residue-solving recovers labels from it"
+        }
     }
     # As many columns as records: the residues follow from the gradients, encrypted or not. At the first step of zero
     # weights they are the labels.
