@@ -16,7 +16,7 @@ import pyarrow as pa
 from splitvfl.data.columns import PartyData, Provenance, VerticalData
 from splitvfl.data.doubts import DoubtWarning, doubts_of, in_words
 from splitvfl.data.id_column import read_digests
-from splitvfl.data.labels import check_split, read_labels
+from splitvfl.data.labels import check_split, left_out, read_labels, without_unlabelled
 from splitvfl.data.load import fit, ids_of_rows, party_of, records_of, split_rows
 from splitvfl.data.named_rows import rows_called
 from splitvfl.data.partition import matching, patterns
@@ -59,10 +59,10 @@ def from_tables(
         id: The column that names the records: one name for all tables, or a name by party. An index of pandas that has
             this name will do.
         active_name: Name of the party that holds the labels.
-        settings: Attributes of :class:`splitvfl.data.spec.TableSpec`: ``task``, ``positive``, ``scale``,
-            ``scale_columns``, ``missing``, ``categorical``, ``categorical_columns``, ``min_count``, ``drop``,
-            ``ranges``, ``test_fraction``, ``split_seed``, ``split_column`` and ``test_value`` (of the active party's
-            table). Patterns of columns are looked for in all tables.
+        settings: Attributes of :class:`splitvfl.data.spec.TableSpec`: ``task``, ``positive``, ``unlabelled``,
+            ``scale``, ``scale_columns``, ``missing``, ``categorical``, ``categorical_columns``, ``min_count``,
+            ``drop``, ``ranges``, ``test_fraction``, ``split_seed``, ``split_column`` and ``test_value`` (of the active
+            party's table). Patterns of columns are looked for in all tables.
 
     Raises:
         ArgumentError: If an argument is malformed.
@@ -83,9 +83,10 @@ def from_tables(
     parties = _parties(active, passive, active_name)
     tables = _opened(parties, _id_columns(id, parties), common)
     specs = _own_specs(tables, common)
-    rows = _joined(tables)
+    labelled, unlabelled = _labelled(tables[0], common)
+    rows = _joined(tables, labelled)
     taken = [table.taken(rows[table.name]) for table in tables]
-    data = _divided(taken, specs, description=_described(tables, rows, label))
+    data = _divided(taken, specs, description=_described(tables, rows, label, unlabelled))
     _tell_doubts(data)
     return data
 
@@ -194,15 +195,23 @@ def _with_index(given: Any, id_column: str | None) -> Any:
 # --- the records in common
 
 
-def _joined(tables: Sequence[_PartyTable]) -> dict[str, Rows]:
-    """Return which rows of each table are the common records, in the active party's order."""
+def _labelled(active: _PartyTable, spec: TableSpec) -> tuple[Rows, int]:
+    """Return the rows of the active party's table that are used, and how many have no label and are left out."""
+    assert spec.label is not None
+    column_of(active.table, spec.label, source=active.source)
+    return without_unlabelled(active.table, spec.label, spec.unlabelled)
+
+
+def _joined(tables: Sequence[_PartyTable], labelled: Rows) -> dict[str, Rows]:
+    """Return which rows of each table are the common records, in the active party's order; these rows of it only."""
     if tables[0].id_column is None:
         _check_counts(tables)
-        return {table.name: np.arange(table.rows, dtype=np.int64) for table in tables}
+        return {table.name: labelled for table in tables}
     places = {table.name: _places(table, table.id_column) for table in tables if table.id_column is not None}
+    used = set(labelled.tolist())
     first, *others = places.values()
-    common = [name for name in first if all(name in other for other in others)]
-    _check_common(len(common), tables)
+    common = [name for name, row in first.items() if row in used and all(name in other for other in others)]
+    _check_common(len(common), tables, unlabelled=tables[0].rows - len(labelled))
     return {party: np.array([rows[name] for name in common], np.int64) for party, rows in places.items()}
 
 
@@ -221,11 +230,12 @@ def _places(table: _PartyTable, id_column: str) -> dict[bytes, int]:
     return {digest.tobytes(): row for row, digest in enumerate(digests)}
 
 
-def _check_common(count: int, tables: Sequence[_PartyTable]) -> None:
+def _check_common(count: int, tables: Sequence[_PartyTable], *, unlabelled: int) -> None:
     columns = ", ".join(f"column {table.id_column!r} of {table.source}" for table in tables)
     if not count:
         raise DataError(f"no id is in every table ({columns}); are they written alike? 7 is '7', and '007' is another")
-    losing = [table for table in tables if count < _FEW * table.rows]
+    # Records without a label are missed in no table.
+    losing = [table for table in tables if count + unlabelled < _FEW * table.rows]
     if losing:
         lost = ", ".join(f"{table.rows - count} of the {table.rows} records of {table.name}" for table in losing)
         warnings.warn(
@@ -235,9 +245,10 @@ def _check_common(count: int, tables: Sequence[_PartyTable]) -> None:
         )
 
 
-def _described(tables: Sequence[_PartyTable], rows: Mapping[str, Rows], label: str) -> str:
+def _described(tables: Sequence[_PartyTable], rows: Mapping[str, Rows], label: str, unlabelled: int) -> str:
     """Return in one line how the tables were joined, and what was left out."""
     active, count = tables[0], len(rows[tables[0].name])
+    label += left_out(unlabelled)
     if active.id_column is None:
         return f"{count} records, taken to be the same in every row of all tables (no id was named); label {label}"
     left = [f"{table.rows - count} of {table.rows} of {table.name}" for table in tables if table.rows > count]
@@ -325,7 +336,7 @@ def _divided(tables: Sequence[_PartyTable], specs: Mapping[str, TableSpec], *, d
     target = column_of(active.table, spec.label, source=active.source)
     with active.rows_called():
         labels, classes = read_labels(target, task=spec.task, positive=spec.positive, source=where)
-    split = split_rows(spec, active.table, labels, active.source)
+        split = split_rows(spec, active.table, labels, active.source)
     check_split(labels, *split, task=spec.task, source=where)
     ids = ids_of_rows(active.table, spec.id_column, active.source)
     held: dict[str, PartyData] = {}

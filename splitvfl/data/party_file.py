@@ -17,7 +17,7 @@ from splitvfl.data.doubts import doubts_of
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.hashing import are_tested
 from splitvfl.data.ingest.records import ids_of
-from splitvfl.data.labels import Labels, check_split, read_labels
+from splitvfl.data.labels import Labels, are_missing, check_split, read_labels
 from splitvfl.data.load import fit, party_of, read_source, records_of
 from splitvfl.data.named_rows import rows_called
 from splitvfl.data.partition import REST
@@ -189,9 +189,26 @@ def _labels(spec: TableSpec, table: pa.Table, source: str, split: Sequence[Rows]
         return None, 0
     where = f"label column {spec.label!r} of {source}"
     target = column_of(table, spec.label, source=source)
+    _check_labelled(target, where)
     labels, classes = read_labels(target, task=spec.task, positive=spec.positive, source=where)
     check_split(labels, split[0], split[1], task=spec.task, source=where)
     return labels, classes
+
+
+def _check_labelled(labels: pa.Array, where: str) -> None:
+    """Refuse records without a label, whatever is set: the partner has them too.
+
+    Left out now, their ids would be missing in what is sent, and show the partner which outcomes are not known yet.
+    """
+    missing = are_missing(labels)
+    if missing.any():
+        error = DataError(
+            f"{where} has no value in {missing.sum()} rows, first in row {missing.argmax()} (from 0); the partner has "
+            f"these records too, and {setting('unlabelled', 'drop')} would show it which outcomes are not known yet: "
+            "take them out of the file, and align what is left (splitvfl align)"
+        )
+        error.row = int(missing.argmax())
+        raise error
 
 
 def _records(

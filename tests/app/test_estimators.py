@@ -146,6 +146,12 @@ def test_text_truth_values_and_gaps_are_columns_too() -> None:
         clone(model).set_params(missing="error").fit(frame, job)
 
 
+@pytest.mark.parametrize("value", [7.0, 0.1])
+def test_labels_that_are_all_the_same_are_named(value: float) -> None:
+    with pytest.raises(ArgumentError, match=f"labels that differ, got {value:g} in all 30 records"):
+        SplitRegressor(**SMALL, audit=False).fit(np.arange(60.0).reshape(30, 2), np.full(30, value))
+
+
 def test_a_seed_decides_everything_and_nothing_else_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     X, y = load_breast_cancer(return_X_y=True)
