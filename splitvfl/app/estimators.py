@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -22,6 +23,7 @@ from torch import Tensor
 from splitvfl.app.estimator_tables import check_rows, fit_parties, table_of, transformed, value_errors
 from splitvfl.app.named_parts import attack_of, defense_of, listed, penalty_of, recipe_of
 from splitvfl.data.columns import PartyData
+from splitvfl.data.doubts import DoubtWarning, variants
 from splitvfl.data.labels import Labels
 from splitvfl.data.spec import TableSpec
 from splitvfl.errors import ArgumentError
@@ -285,6 +287,9 @@ class SplitClassifier(ClassifierMixin, _SplitEstimator):  # type: ignore[misc]
         self.classes_, codes = np.unique(values, return_inverse=True)
         if len(self.classes_) < 2:
             raise ArgumentError(f"expected labels of two classes or more, got one class: {self.classes_.tolist()}")
+        if alike := variants([value for value in self.classes_.tolist() if isinstance(value, str)]):
+            told = f"{len(self.classes_)} classes, of which {alike} differ by case and blanks only; write them alike"
+            warnings.warn(told, DoubtWarning, stacklevel=4)
         if len(self.classes_) == 2:
             return codes.astype(np.float32), Binary(loss)
         return codes.astype(np.int64), Multiclass(len(self.classes_), loss)

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from splitvfl.data.columns import PartyData, Provenance, VerticalData
-from splitvfl.data.doubts import DoubtWarning, doubts_of, in_words
+from splitvfl.data.doubts import DoubtWarning, doubts_of, in_words, label_doubts
 from splitvfl.data.id_column import read_digests
-from splitvfl.data.labels import check_split, left_out, read_labels, without_unlabelled
+from splitvfl.data.labels import Mask, check_split, left_out, read_labels, with_label
 from splitvfl.data.load import fit, ids_of_rows, party_of, records_of, split_rows
 from splitvfl.data.named_rows import rows_called
 from splitvfl.data.partition import matching, patterns
@@ -83,10 +83,10 @@ def from_tables(
     parties = _parties(active, passive, active_name)
     tables = _opened(parties, _id_columns(id, parties), common)
     specs = _own_specs(tables, common)
-    labelled, unlabelled = _labelled(tables[0], common)
-    rows = _joined(tables, labelled)
-    taken = [table.taken(rows[table.name]) for table in tables]
-    data = _divided(taken, specs, description=_described(tables, rows, label, unlabelled))
+    rows = _joined(tables)
+    used = _labelled(tables[0], rows, common)
+    taken = [table.taken(rows[table.name][used]) for table in tables]
+    data = _divided(taken, specs, description=f"{_described(tables, rows, label)}{left_out(used)}")
     _tell_doubts(data)
     return data
 
@@ -195,23 +195,22 @@ def _with_index(given: Any, id_column: str | None) -> Any:
 # --- the records in common
 
 
-def _labelled(active: _PartyTable, spec: TableSpec) -> tuple[Rows, int]:
-    """Return the rows of the active party's table that are used, and how many have no label and are left out."""
+def _labelled(active: _PartyTable, rows: Mapping[str, Rows], spec: TableSpec) -> Mask:
+    """Return which of the common records are used: those that have a label, where others are left out."""
     assert spec.label is not None
-    column_of(active.table, spec.label, source=active.source)
-    return without_unlabelled(active.table, spec.label, spec.unlabelled)
+    labels = column_of(active.table, spec.label, source=active.source).take(pa.array(rows[active.name]))
+    return with_label(labels, spec.unlabelled, source=f"label column {spec.label!r} of {active.source}")
 
 
-def _joined(tables: Sequence[_PartyTable], labelled: Rows) -> dict[str, Rows]:
-    """Return which rows of each table are the common records, in the active party's order; these rows of it only."""
+def _joined(tables: Sequence[_PartyTable]) -> dict[str, Rows]:
+    """Return which rows of each table are the common records, in the active party's order."""
     if tables[0].id_column is None:
         _check_counts(tables)
-        return {table.name: labelled for table in tables}
+        return {table.name: np.arange(table.rows, dtype=np.int64) for table in tables}
     places = {table.name: _places(table, table.id_column) for table in tables if table.id_column is not None}
-    used = set(labelled.tolist())
     first, *others = places.values()
-    common = [name for name, row in first.items() if row in used and all(name in other for other in others)]
-    _check_common(len(common), tables, unlabelled=tables[0].rows - len(labelled))
+    common = [name for name in first if all(name in other for other in others)]
+    _check_common(len(common), tables)
     return {party: np.array([rows[name] for name in common], np.int64) for party, rows in places.items()}
 
 
@@ -230,12 +229,11 @@ def _places(table: _PartyTable, id_column: str) -> dict[bytes, int]:
     return {digest.tobytes(): row for row, digest in enumerate(digests)}
 
 
-def _check_common(count: int, tables: Sequence[_PartyTable], *, unlabelled: int) -> None:
+def _check_common(count: int, tables: Sequence[_PartyTable]) -> None:
     columns = ", ".join(f"column {table.id_column!r} of {table.source}" for table in tables)
     if not count:
         raise DataError(f"no id is in every table ({columns}); are they written alike? 7 is '7', and '007' is another")
-    # Records without a label are missed in no table.
-    losing = [table for table in tables if count + unlabelled < _FEW * table.rows]
+    losing = [table for table in tables if count < _FEW * table.rows]
     if losing:
         lost = ", ".join(f"{table.rows - count} of the {table.rows} records of {table.name}" for table in losing)
         warnings.warn(
@@ -245,10 +243,9 @@ def _check_common(count: int, tables: Sequence[_PartyTable], *, unlabelled: int)
         )
 
 
-def _described(tables: Sequence[_PartyTable], rows: Mapping[str, Rows], label: str, unlabelled: int) -> str:
+def _described(tables: Sequence[_PartyTable], rows: Mapping[str, Rows], label: str) -> str:
     """Return in one line how the tables were joined, and what was left out."""
     active, count = tables[0], len(rows[tables[0].name])
-    label += left_out(unlabelled)
     if active.id_column is None:
         return f"{count} records, taken to be the same in every row of all tables (no id was named); label {label}"
     left = [f"{table.rows - count} of {table.rows} of {table.name}" for table in tables if table.rows > count]
@@ -350,6 +347,8 @@ def _divided(tables: Sequence[_PartyTable], specs: Mapping[str, TableSpec], *, d
         train, test = (records_of(encoded, ids[part], part, labels if table is active else None) for part in split)
         provenance = Provenance(encoding=fitted, id_column=own.id_column)
         doubts = doubts_of(table.table, columns, categories=own.categories(division, source=table.source))
+        if table is active:
+            doubts += label_doubts(table.table, spec.label)
         held[table.name] = party_of(table.name, columns, encoded, train, test, provenance, doubts)
     return VerticalData(
         name="tables in memory",

@@ -75,27 +75,32 @@ def are_missing(column: pa.Array | pa.ChunkedArray) -> Mask:
     return found
 
 
-def without_unlabelled(table: pa.Table, label: str, unlabelled: Unlabelled) -> tuple[Rows, int]:
-    """Return the rows of a table that are used, and the number of those that are not: they have no label.
+def with_label(labels: pa.Array, unlabelled: Unlabelled, *, source: str) -> Mask:
+    """Return which rows are used: unless records without a label are dropped, all.
 
     Args:
-        table: The table, with a column of labels.
-        label: Its name.
-        unlabelled: What becomes of records without a label; unless they are dropped, all are used.
+        labels: The label column.
+        unlabelled: What becomes of records without a label.
+        source: What to call the column in messages.
 
     Raises:
         DataError: If no row has a label.
     """
+    missing = are_missing(labels)
     if unlabelled == "error":
-        return np.arange(table.num_rows, dtype=np.int64), 0
-    missing = are_missing(table.column(label))
+        return np.ones(len(missing), bool)
     if missing.all():
-        raise DataError(f"label column {label!r} has no value in any row")
-    return np.flatnonzero(~missing), int(missing.sum())
+        raise DataError(f"{source} has no value in any row")
+    return ~missing
 
 
-def left_out(unlabelled: int) -> str:
-    """Return how many records without a label were left out, to be added to a description; nothing if none was."""
+def left_out(used: Mask | int) -> str:
+    """Return how many records without a label were left out, to be added to a description; nothing if none was.
+
+    Args:
+        used: Which records are used, or how many are not.
+    """
+    unlabelled = used if isinstance(used, int) else int((~used).sum())
     return f"; without a label, and left out: {unlabelled:,}" if unlabelled else ""
 
 

@@ -15,10 +15,10 @@ import pyarrow as pa
 import torch
 
 from splitvfl.data.columns import Columns, PartyData, Provenance, Records, VerticalData
-from splitvfl.data.doubts import Doubt, doubts_of
+from splitvfl.data.doubts import Doubt, doubts_of, label_doubts
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.fitting import fit_encoding
-from splitvfl.data.labels import Labels, check_split, left_out, read_labels, without_unlabelled
+from splitvfl.data.labels import Labels, check_split, left_out, read_labels, with_label
 from splitvfl.data.partition import REST, ColumnClaim, matching, patterns
 from splitvfl.data.ranges import as_ranges
 from splitvfl.data.sets import DATA_SETS, TABLES, DataSet, digit_labels, file_of
@@ -124,9 +124,12 @@ def _divided(spec: TableSpec, parties: Sequence[PartyClaim], table: pa.Table, so
     division = spec.divide(table.column_names, parties, source=source)
     name, where = source, f"label column {spec.label!r} of {source}"
     target = column_of(table, spec.label, source=source)
-    rows, unlabelled = without_unlabelled(table, spec.label, spec.unlabelled)
-    if unlabelled:
-        table, source = table.take(pa.array(rows)).combine_chunks(), f"{source} (rows counted without unlabelled ones)"
+    used = with_label(target, spec.unlabelled, source=where)
+    if not used.all():
+        table, source = (
+            table.filter(pa.array(used)).combine_chunks(),
+            f"{source} (of the rows with a label)",
+        )
         target = column_of(table, spec.label, source=source)
     labels, classes = read_labels(target, task=spec.task, positive=spec.positive, source=where)
     split = split_rows(spec, table, labels, source)
@@ -141,6 +144,8 @@ def _divided(spec: TableSpec, parties: Sequence[PartyClaim], table: pa.Table, so
         train, test = (records_of(encoded, ids[rows], rows, own) for rows in split)
         provenance = Provenance(encoding=fitted, id_column=spec.id_column)
         doubts = doubts_of(table, columns, categories=spec.categories(division, source=source))
+        if party.role == "active":
+            doubts += label_doubts(table, spec.label)
         held[party.name] = party_of(party.name, columns, encoded, train, test, provenance, doubts)
     active = next(party.name for party in parties if party.role == "active")
     return VerticalData(
@@ -149,7 +154,7 @@ def _divided(spec: TableSpec, parties: Sequence[PartyClaim], table: pa.Table, so
         classes=classes,
         active=held.pop(active),
         passives=held,
-        description=f"{name}: {table.num_rows} rows, label {spec.label}{left_out(unlabelled)}",
+        description=f"{name}: {table.num_rows} rows, label {spec.label}{left_out(used)}",
     )
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from splitvfl.data.alignment import Alignment, fill_dummies, read_alignment
 from splitvfl.data.columns import PartyData, Provenance, Records, TaskName
-from splitvfl.data.doubts import doubts_of
+from splitvfl.data.doubts import doubts_of, label_doubts
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.hashing import are_tested
 from splitvfl.data.ingest.records import ids_of
@@ -93,6 +93,8 @@ def load_party(spec: TableSpec, party: PartyClaim, *, aligned: str | os.PathLike
     train, test = (_records(part, order, tested, encoded, labels) for part in PARTS)
     provenance = Provenance(encoding=fitted, id_column=spec.id_column)
     doubts = doubts_of(table, held, categories=spec.categories(division, source=source))
+    if spec.label is not None:
+        doubts += label_doubts(table, spec.label)
     data = party_of(name, held, encoded, train, test, provenance, doubts)
     return PartyFile(data, spec.task if party.role == "active" else None, classes, fitted)
 
