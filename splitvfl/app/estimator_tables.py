@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeGuard
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +21,12 @@ from torch import Tensor
 from splitvfl.app.transforms import transform_for
 from splitvfl.config.sections import TransformConfig
 from splitvfl.data.arrow_table import as_arrow
+from splitvfl.data.cell_format import Origin
 from splitvfl.data.columns import PartyData, Records
+from splitvfl.data.doubts import DoubtWarning, doubts_of, in_words
 from splitvfl.data.encoding import FittedEncoding
 from splitvfl.data.labels import Labels
-from splitvfl.data.load import fit, party_of, records_of
+from splitvfl.data.load import as_written, fit, party_of, records_of
 from splitvfl.data.partition import REST
 from splitvfl.data.spec import PartyClaim, TableSpec, check_parties
 from splitvfl.data.transform import Transform
@@ -32,6 +35,8 @@ from splitvfl.learning.randomness import derive_seed
 
 SOURCE = "X"
 """What the table is called in messages."""
+
+_ORIGIN: Final = Origin(SOURCE, lambda row: f"{SOURCE}, row {row} (from 0)", typed=True, is_file=False)
 
 Position = int | slice
 Claim = str | float | Sequence[str | int] | slice
@@ -154,7 +159,13 @@ def is_frame(given: Any) -> bool:
 
 
 def fit_parties(
-    table: pa.Table, claims: Mapping[str, Claim], spec: TableSpec, *, active_name: str, categorical: object
+    table: pa.Table,
+    claims: Mapping[str, Claim],
+    spec: TableSpec,
+    *,
+    active_name: str,
+    categorical: object,
+    text: object = (),
 ) -> list[FittedParty]:
     """Return which party holds which columns, and how they become numbers; the active party comes first.
 
@@ -164,6 +175,7 @@ def fit_parties(
         spec: How columns become numbers.
         active_name: Name of the active party.
         categorical: Numeric columns that hold categories: names, patterns and positions.
+        text: Columns whose text stays as it stands, likewise.
 
     Raises:
         ArgumentError: If a position is none, or parties contradict each other.
@@ -176,10 +188,19 @@ def fit_parties(
         PartyClaim(active_name, "active", own),
         *(PartyClaim(name, "passive", claim) for name, claim in passive.items()),
     ]
-    spec = replace(spec, categorical_columns=_by_name(categorical, names, "categorical_columns"))
+    spec = replace(
+        spec,
+        categorical_columns=_by_name(categorical, names, "categorical_columns"),
+        text_columns=_by_name(text, names, "text_columns"),
+    )
     rows = np.arange(table.num_rows, dtype=np.int64)
     check_parties(parties)
     division = spec.divide(names, parties, source=SOURCE)
+    table, written = as_written(spec, division, table, division.kept, _ORIGIN)
+    doubts = doubts_of(table, division.kept, categories=spec.categories(division, source=SOURCE), written=written)
+    lines = list(in_words([doubt for doubt in doubts if doubt.kind == "numbers"]))
+    if lines:
+        warnings.warn(f"columns may not be what they were taken for\n  {lines[0]}", DoubtWarning, stacklevel=4)
     return [
         FittedParty(name, columns, fit(spec, division, table, columns, train=rows, source=SOURCE))
         for name, columns in division.held.items()

@@ -63,6 +63,11 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         missing: str = "error",
         categorical_columns: Sequence[Any] = (),
         min_count: int = 1,
+        text_columns: Sequence[Any] = (),
+        missing_values: Sequence[Any] = (),
+        decimal: str | None = None,
+        thousands: str | None = None,
+        units: Sequence[str] = (),
         transforms: Mapping[str, Any] | None = None,
         active_name: str = "active",
         device: str = "cpu",
@@ -81,6 +86,11 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         self.missing = missing
         self.categorical_columns = categorical_columns
         self.min_count = min_count
+        self.text_columns = text_columns
+        self.missing_values = missing_values
+        self.decimal = decimal
+        self.thousands = thousands
+        self.units = units
         self.transforms = transforms
         self.active_name = active_name
         self.device = device
@@ -100,6 +110,9 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             X: A frame (pandas, polars, Arrow, a mapping of arrays), of which text and truth values are welcome; or an
                 array or tensor of numbers, ``(n, columns)``.
             y: Labels, ``(n,)``.
+
+        Warns:
+            DoubtWarning: If columns of text look like numbers; see :mod:`splitvfl.data.cell_format`.
 
         Raises:
             ValueError: If columns, labels or settings are not what is needed; most are an
@@ -122,6 +135,7 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             self._spec(recipe),
             active_name=self.active_name,
             categorical=self.categorical_columns,
+            text=self.text_columns,
         )
         own_seed = None if self.random_state is None else seed
         held = transformed(held, table, {} if self.transforms is None else self.transforms, seed=own_seed)
@@ -158,6 +172,8 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
 
     def _spec(self, recipe: Recipe) -> TableSpec:
         how: dict[str, Any] = {"scale": self.scale, "missing": self.missing, "min_count": self.min_count}
+        how |= {"missing_values": self.missing_values, "units": self.units}
+        how |= {"decimal": self.decimal, "thousands": self.thousands}
         return TableSpec(categorical="index" if recipe.takes_fields else "onehot", **how)
 
     @abstractmethod
@@ -250,6 +266,12 @@ class SplitClassifier(ClassifierMixin, _SplitEstimator):  # type: ignore[misc]
         missing: ``"error"``, or ``"indicator"`` where numbers may be missing.
         categorical_columns: Numeric columns that hold categories, as names, patterns and positions; text always does.
         min_count: Categories with fewer records count as "others".
+        text_columns: Columns of text that holds categories though it looks like numbers, named in the same way.
+        missing_values: What says that nothing is known, such as ``["?"]``; see :class:`~splitvfl.data.spec.TableSpec`,
+            here and below.
+        decimal: The decimal separator of numbers that are kept as text.
+        thousands: What stands between groups of three digits.
+        units: What stands before or behind such numbers.
         transforms: What passive parties do to their numeric columns before training, and to every record later: by
             party a name, or a mapping with its options, as ``parties.NAME.transform`` has them in an experiment
             (``{"lab": "flip"}``; a flip needs ``scale="minmax"``). One that is drawn by chance is kept with the models.

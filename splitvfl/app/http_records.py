@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from splitvfl.data.cell_format import AS_USUAL, Mistake, read_numbers, without_gaps
 from splitvfl.data.columns import Columns, Records
 from splitvfl.data.encoding import Encoded, FittedCategories, FittedEncoding, FittedNumbers
 from splitvfl.data.id_column import Case, normalised
@@ -194,7 +195,27 @@ class RequestReader:
             expected = f"expected {_kind(self._fitted[missing[0]])}, got no such key; a record needs all of"
             names = ", ".join(list(self._fitted)[:20])
             raise RequestMistake(f"{expected} {names}{alone}", where=_inside(where, missing[0]))
-        return {name: _checked(value, self._fitted[name], _inside(where, name)) for name, value in given.items()}
+        return {name: self._checked(value, self._fitted[name], _inside(where, name)) for name, value in given.items()}
+
+    def _checked(self, value: Any, fitted: FittedNumbers | FittedCategories, where: str) -> Any:
+        """Return a cell as it would have been read from the file that was trained on.
+
+        Where settings say how its cells are written, a text may be a number, or say that nothing is known.
+        """
+        written = AS_USUAL if self._encoding is None else self._encoding.written
+        text = isinstance(fitted, FittedCategories) and fitted.kind == "text"
+        if written.is_given and isinstance(value, str) and _encodes(value) and len(value) <= _LONGEST_TEXT:
+            if text and fitted.column not in written.text:
+                value = without_gaps(pa.array([value]), written)[0].as_py()
+            elif not text:
+                found = read_numbers(pa.array([value]), written)
+                if isinstance(found, Mistake):
+                    raise RequestMistake(
+                        f"expected {_kind(fitted)}, as in the file that was trained on, got {_shown(value)}",
+                        where=where,
+                    )
+                value = found[0].as_py()
+        return _checked(value, fitted, where)
 
     # --- its columns
 

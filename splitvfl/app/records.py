@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from splitvfl.config.sections import DataConfig, ExperimentConfig, PartyConfig
+from splitvfl.config.sections import CELL_SETTINGS, DataConfig, ExperimentConfig, PartyConfig
 from splitvfl.data import PartyData, VerticalData, load
 from splitvfl.data.columns import TaskName
 from splitvfl.data.doubts import DoubtWarning
@@ -34,6 +34,7 @@ _OF_ONE_FILE = ("label", "path", "digit", "id_column")
 _OF_A_TABLE = (
     *("task", "positive", "unlabelled", "drop", "id_column", "test_fraction", "split_seed"),
     *("scale", "ranges", "missing", "categorical_columns", "min_count"),
+    *CELL_SETTINGS,
 )
 
 
@@ -120,6 +121,9 @@ def _joined(config: ExperimentConfig, options: Mapping[str, Any]) -> VerticalDat
         raise ArgumentError(f"expected the name of the label column ({setting('label')}), got none")
     files = {name: party.path for name, party in config.parties.items()}
     settings = {name: value for name, value in options.items() if name not in _OF_ONE_FILE}
+    cells = {name: config.cells_of(name) for name in config.parties}
+    for key in CELL_SETTINGS:
+        settings[key] = {name: found[key] for name, found in cells.items() if found[key] is not None}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", DoubtWarning)  # the summary of the data says it
@@ -155,13 +159,13 @@ def _id_columns(config: ExperimentConfig) -> dict[str, str] | None:
 
 
 def _check_one_file(config: ExperimentConfig) -> None:
-    """Refuse the id column of a party's own file where there is none."""
-    own = [name for name, party in config.parties.items() if party.id_column is not None]
-    if own:
-        raise ArgumentError(
-            f"parties.{own[0]}.id_column is of a party's own file (path), and there is one file for all: set "
-            "data.id_column"
-        )
+    """Refuse settings of a party's own file where there is none."""
+    for key in ("id_column", *CELL_SETTINGS):
+        own = [name for name, party in config.parties.items() if getattr(party, key) is not None]
+        if own:
+            raise ArgumentError(
+                f"parties.{own[0]}.{key} is of a party's own file (path), and there is one file for all: set data.{key}"
+            )
 
 
 def _encoding_of(data: DataConfig, recipe: Recipe) -> Any:
@@ -259,6 +263,7 @@ def _load_own(config: ExperimentConfig, name: str, worker: int | None) -> OwnDat
         )
     given = {key: getattr(data, key) for key in _OF_A_TABLE} | {"text_columns": data.text}
     given |= {"categorical": _encoding_of(data, config.model.recipe), "id_column": config.id_column_of(name)}
+    given |= config.cells_of(name)
     claim = PartyClaim(name, party.role, columns)
     try:
         spec = TableSpec(source=path, label=label, **{key: value for key, value in given.items() if value is not None})

@@ -47,6 +47,16 @@ def ingest(
     ] = "error",
     categorical_columns: Annotated[str, typer.Option(help="Columns of numbers that hold categories.")] = "",
     text: Annotated[str, typer.Option(help="Columns of CSV files to read as text whatever they look like.")] = "",
+    missing_values: Annotated[
+        str, typer.Option(help="Cells that say that nothing is known, beside the usual ones: '?,-'.")
+    ] = "",
+    decimal: Annotated[str | None, typer.Option(help="The decimal separator of numbers: '.' or ','.")] = None,
+    thousands: Annotated[
+        str | None, typer.Option(help="What stands between groups of three digits: ',', '.', ' ' or an apostrophe.")
+    ] = None,
+    units: Annotated[
+        str, typer.Option(help="What stands before or behind numbers: '$,%,kg'; () for accounting brackets.")
+    ] = "",
     min_count: Annotated[int, typer.Option(help="Training rows that a category needs to have a code.")] = 1,
     buckets: Annotated[int | None, typer.Option(help="Hash categories to so many codes, and list none.")] = None,
     hash_fields: Annotated[str | None, typer.Option(help="Hash these columns only.")] = None,
@@ -125,6 +135,10 @@ def ingest(
                 missing=missing,  # type: ignore[arg-type]  # checked there
                 categorical_columns=categorical_columns,
                 text_columns=text,
+                missing_values=names_of(missing_values or None) or (),
+                decimal=decimal,
+                thousands=thousands,
+                units=names_of(units or None) or (),
                 min_count=min_count,
             )
             parties = claims_of(active, passive or [], label)

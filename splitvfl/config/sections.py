@@ -142,6 +142,16 @@ def _names(value: Any) -> str | tuple[str, ...]:
     return tuple(value)
 
 
+def _cells(value: Any) -> tuple[str, ...]:
+    found = [value] if isinstance(value, str | int | float) else value
+    if not isinstance(found, (list, tuple)):
+        raise ValueError(f"expected a list of texts, got {shown(value)}")
+    wrong = [item for item in found if not isinstance(item, str | int | float) or isinstance(item, bool)]
+    if wrong:
+        raise ValueError(f"expected texts as they stand in the file, got {shown(wrong[0])}; put it in quotes")
+    return tuple(map(str, found))
+
+
 def _scalar(value: Any) -> str | float | bool:
     if not isinstance(value, (str, int, float)):
         raise ValueError(f"expected a number, a text or a truth value, got {shown(value)}")
@@ -180,6 +190,9 @@ def _phases(value: Any) -> tuple[Phase, ...] | None:
 
 ColumnSetting = Annotated[str | Annotated[float, Field(gt=0, le=1)] | tuple[str, ...], BeforeValidator(_claim)]
 Names = Annotated[str | tuple[str, ...], BeforeValidator(_names)]
+Decimal = Literal[".", ","]
+Thousands = Literal[",", ".", " ", "'", "\u00a0", "\u202f", "\u2009", "\u2019"]
+Cells = Annotated[tuple[str, ...], BeforeValidator(_cells)]
 Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
 
 # Whatever decides how much memory is taken, or how long something runs, has a largest number: a slip of the finger is
@@ -201,6 +214,10 @@ Phases = Annotated[
     BeforeValidator(_phases),
     WithJsonSchema({"anyOf": [_PHASE, {"type": "array", "items": _PHASE, "minItems": 1}, {"type": "null"}]}),
 ]
+
+
+CELL_SETTINGS = ("missing_values", "decimal", "thousands", "units")
+"""Settings of data that a party's own file may have otherwise."""
 
 
 class DataConfig(Settings):
@@ -240,10 +257,20 @@ class DataConfig(Settings):
             adds a column that says where. ``null``: the set's own, ``error`` of a table.
         categorical: What becomes of columns that hold text: ``onehot`` makes a column of 0 and 1 of each category,
             ``index`` a number, for models with embeddings. ``null``: the set's own, ``onehot`` of a table.
-        text: Columns of CSV files to read as text whatever they look like, such as ids beyond 64 bits.
+        text: Columns whose text stays as it stands whatever it looks like, such as codes, and ids beyond 64 bits; those
+            of CSV files are read as text.
         categorical_columns: Columns of numbers that hold categories, as names and patterns; text always does.
         min_count: Categories that fewer training records have count as one, "others". ``null``: the set's own, 1 of a
             table.
+        missing_values: What says that nothing is known, such as ``["?", "-"]``: gaps in every column but those of
+            ``text``. In columns of numbers, empty cells, ``NA``, ``null``, ``None`` and the like are gaps without being
+            named; in columns of text they are not.
+        decimal: The decimal separator, ``.`` or ``","``. Where it is given, text in Parquet files is read as numbers
+            too if it looks so.
+        thousands: What stands between groups of three digits: ``","``, ``.``, ``" "`` (any space) or ``"'"``.
+        units: What stands before or behind numbers, and is left out, such as ``["$", "%", kg]``; 12.5% is 12.5.
+            ``"()"`` stands for accounting brackets: (12.5) is -12.5. All numbers of a column have the same unit, or
+            none.
     """
 
     name: Annotated[str, AfterValidator(_data_set)]
@@ -267,6 +294,10 @@ class DataConfig(Settings):
     categorical_columns: Names | None = None
     text: Names | None = None
     min_count: Count | None = None
+    missing_values: Cells | None = None
+    decimal: Decimal | None = None
+    thousands: Thousands | None = None
+    units: Cells | None = None
 
 
 class TransformConfig(Settings):
@@ -580,6 +611,11 @@ class PartyConfig(Settings):
             a networked run it may stand here instead of ``data.path``.
         id_column: Column that names the records in this party's own file, where it is called otherwise there; ``null``:
             ``data.id_column``.
+        missing_values: Of this party's own file, where cells are written otherwise there; ``null``:
+            ``data.missing_values``.
+        decimal: Likewise; ``null``: ``data.decimal``.
+        thousands: Likewise; ``null``: ``data.thousands``.
+        units: Likewise; ``null``: ``data.units``.
         address: Over a network: where this party is found. The party that runs the file dials it there, and waits to be
             dialled by parties without one.
         identity: The DNS name in its certificate, if that is not its name.
@@ -594,6 +630,10 @@ class PartyConfig(Settings):
     columns: ColumnSetting = ()
     path: str | None = None
     id_column: str | None = None
+    missing_values: Cells | None = None
+    decimal: Decimal | None = None
+    thousands: Thousands | None = None
+    units: Cells | None = None
     label: str | None = None
     address: str | None = None
     identity: str | None = None
@@ -880,6 +920,12 @@ class ExperimentConfig(Settings):
     def hides_columns(self) -> bool:
         """Whether a party transforms its columns, which is a secret of these settings."""
         return any(party.transform is not None for party in self.parties.values())
+
+    def cells_of(self, name: str) -> dict[str, Any]:
+        """Return how the cells of a party's file are written: as it says, or else as the data do."""
+        party, data = self.parties[name], self.data
+        own = {key: getattr(party, key) for key in CELL_SETTINGS}
+        return {key: getattr(data, key) if value is None else value for key, value in own.items()}
 
     def id_column_of(self, name: str) -> str | None:
         """Return the column that names the records in a party's file; ``None``: they are numbered."""

@@ -10,7 +10,18 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 
+from splitvfl.data.cell_format import (
+    AS_USUAL,
+    CellFormat,
+    Mistake,
+    no_number,
+    read_numbers,
+    without_gaps,
+    without_sentinels,
+)
 from splitvfl.data.chunks import Chunk, Kind, Types, decodes, kind_of
+from splitvfl.data.number_text import different, style_of
+from splitvfl.data.tables import is_text
 from splitvfl.errors import DataError
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -31,6 +42,8 @@ class TypedSource(ABC):
         size: As given.
         names: Names of its columns.
         typed: ``True``.
+        written: How text is written that is read as numbers.
+        declared: Columns that are no numbers though their text may look so.
 
     Raises:
         DataError: If it cannot be read.
@@ -41,6 +54,8 @@ class TypedSource(ABC):
     def __init__(self, name: str, size: int) -> None:
         self.name = name
         self.size = size
+        self.written: CellFormat = AS_USUAL
+        self.declared: frozenset[str] = frozenset()
         with self._explained():
             self._schema, self._rows = self._look()
         self.names: tuple[str, ...] = tuple(self._schema.names)
@@ -58,9 +73,33 @@ class TypedSource(ABC):
         """Return all rows and columns."""
 
     def infer(self, columns: Collection[str], text: Collection[str]) -> dict[str, Kind]:
-        """Return the kinds that the columns' types state; columns of type null show nothing."""
+        """Return the kinds that the columns' types state; columns of type null show nothing.
+
+        Text is looked at where it is said how numbers are written: it may be numbers.
+        """
         types = {name: self._schema.field(name).type for name in columns}
-        return {name: kind_of(name, kind, self.name) for name, kind in types.items() if not pa.types.is_null(kind)}
+        kinds = {name: kind_of(name, kind, self.name) for name, kind in types.items() if not pa.types.is_null(kind)}
+        if self.written.is_given:
+            asked = [name for name, kind in kinds.items() if kind == "text" and name not in {*text, *self.declared}]
+            kinds |= dict.fromkeys(self._numbers_in(asked), "number")
+        return kinds
+
+    def _numbers_in(self, columns: list[str]) -> set[str]:
+        """Return the columns of text that are numbers as :attr:`written` says, by their first rows with any value."""
+        found: set[str] = set()
+        asked = list(columns)
+        for batch in self._batches(columns) if columns else ():
+            for name in list(asked):
+                cells = batch.column(name)
+                cells = cells.cast(cells.type.value_type) if pa.types.is_dictionary(cells.type) else cells
+                if len(values := different(cells)) == 0:
+                    continue
+                asked.remove(name)
+                if style_of(values, self.written.style) == self.written.style:
+                    found.add(name)
+            if not asked:
+                break
+        return found
 
     def type_of(self, column: str) -> pa.DataType:
         """Return the type of a column; of a dictionary's that of what it stands for."""
@@ -114,11 +153,29 @@ class TypedSource(ABC):
         try:
             if pa.types.is_string(kind):
                 column.validate(full=True)
+                return self._without_gaps(column.cast(kind), name)
+            if self.written.is_given:
+                column = self._as_numbers(column, name, start)
             return column.cast(kind, safe=not pa.types.is_floating(kind))
         except pa.ArrowInvalid as error:
             place = self._placer(start)(_first_undecodable(column)) if pa.types.is_string(kind) else self.name
             what = "the text is not UTF-8" if pa.types.is_string(kind) else str(error)
             raise DataError(f"{place}, column {name!r}: {what}") from error
+
+    def _without_gaps(self, column: pa.Array, name: str) -> pa.Array:
+        return column if name in self.written.text else without_gaps(column, self.written)
+
+    def _as_numbers(self, column: pa.Array, name: str, start: int) -> pa.Array:
+        if not is_text(column):
+            return without_sentinels(column, self.written)
+        found = read_numbers(column, self.written)
+        if isinstance(found, Mistake):
+            raise no_number(name, found, self._placer(start), self.written)
+        return found
+
+    def place(self, row: int) -> str:
+        """Return where a row stands."""
+        return self._placer(0)(row)
 
 
 class FileSource(TypedSource):
@@ -154,6 +211,8 @@ class ParquetSource(FileSource):
 
 class TableSource(TypedSource):
     """A table in memory.
+
+    Text of it that looks like numbers is doubted, and no error.
 
     Args:
         table: The table.

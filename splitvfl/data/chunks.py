@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from splitvfl.data.cell_format import CellFormat
 from splitvfl.data.tables import column_of, what_else
 from splitvfl.errors import DataError
 
@@ -67,12 +68,16 @@ class Source(Protocol):
         size: Its size, in bytes as it is kept.
         names: Names of its columns.
         typed: Whether it says by itself what its columns hold; cells of text files are looked at.
+        written: How cells are written.
+        declared: Columns that are no numbers though their text may look so.
     """
 
     name: str
     size: int
     names: tuple[str, ...]
     typed: bool
+    written: CellFormat
+    declared: frozenset[str]
 
     def infer(self, columns: Collection[str], text: Collection[str]) -> dict[str, Kind]:
         """Return what the cells of these columns hold, as far as the source shows it; ``text`` is taken as text."""
@@ -84,6 +89,10 @@ class Source(Protocol):
 
     def table(self, text: Collection[str]) -> pa.Table:
         """Return all rows and columns, of the types that they have there; ``text`` is taken as text."""
+        ...
+
+    def place(self, row: int) -> str:
+        """Return where a row stands, by its number among all."""
         ...
 
 

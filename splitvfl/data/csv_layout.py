@@ -122,7 +122,7 @@ def _whole_lines(text: str) -> str:
 
 def _look(text: str, delimiter: str) -> _Look:
     rows: list[_Row] = []
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    reader = csv.reader(io.StringIO(text, newline="\n"), delimiter=delimiter)
     before = 0
     with suppress(csv.Error):  # the reader of the blocks says in which line; here the rows before it will do
         for cells in reader:

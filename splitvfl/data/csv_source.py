@@ -13,16 +13,30 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 
+from splitvfl.data.cell_format import (
+    AS_USUAL,
+    CellFormat,
+    Mistake,
+    is_readable,
+    no_number,
+    numbers_in_text,
+    read_numbers,
+    refused,
+    without_gaps,
+    without_sentinels,
+)
 from splitvfl.data.chunks import Chunk, Kind, Types, decodes, kind_of
 from splitvfl.data.csv_layout import in_words, layout_of
 from splitvfl.data.spelling import setting
+from splitvfl.data.tables import is_number
 from splitvfl.errors import DataError
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
@@ -31,8 +45,6 @@ COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 BLOCK_BYTES = 16 << 20
 # A line that is longer than this is a file without line ends, or an unclosed quotation mark.
 LONGEST_LINE = 64 << 20
-# A column of text of which this share looks like numbers is taken for numbers with a mistake in them.
-NUMBERS_IN_TEXT = 0.9
 
 
 @dataclass(frozen=True)
@@ -44,12 +56,19 @@ class _Block:
     done_bytes: int
 
 
+class _Row(NamedTuple):
+    """A row of a block: the line that it begins in, from 0, and its bytes."""
+
+    line: int
+    start: int
+    end: int
+
+
 class CsvSource:
     """A CSV or TSV file, compressed or not; lines are numbered from 1 in messages.
 
     Delimiter and header are found by :func:`splitvfl.data.csv_layout.layout_of`; columns at the end without a name and
-    without any value are none. Empty cells, ``NA``, ``NaN`` and ``null`` are missing in a numeric column and text in a
-    text column; empty lines are skipped.
+    without any value are none. What cells mean is said in :mod:`splitvfl.data.cell_format`; empty lines are skipped.
 
     Args:
         path: The file.
@@ -60,6 +79,8 @@ class CsvSource:
         size: Its size, in bytes on disk.
         names: Names of its columns.
         typed: ``False``: cells are text, and are looked at.
+        written: How cells are written.
+        declared: Columns that are no numbers though their text may look so.
 
     Raises:
         DataError: If it is empty, cannot be read, is not UTF-8, or its first line does not fit ``header`` or others.
@@ -69,6 +90,8 @@ class CsvSource:
 
     def __init__(self, path: Path, header: Sequence[str] | None = None) -> None:
         self._path = path
+        self.written: CellFormat = AS_USUAL
+        self.declared: frozenset[str] = frozenset()
         self.name = path.name
         self.size = path.stat().st_size
         self._header_lines = 0
@@ -121,7 +144,7 @@ class CsvSource:
 
     def _first_row(self, text: str, skipped: int) -> tuple[list[str], int]:
         """Return the cells of the first row behind so many lines, and the number of lines to its end."""
-        lines = io.StringIO(text, newline="")
+        lines = io.StringIO(text, newline="\n")
         for _ in range(skipped):
             lines.readline()
         reader = csv.reader(lines, delimiter=self._delimiter)
@@ -137,7 +160,7 @@ class CsvSource:
         """Return the kinds that the first block with any value shows, column by column.
 
         Raises:
-            DataError: If a column holds dates or the like, or nearly only numbers beside some text.
+            DataError: If a column holds dates or the like, or numbers beside some text.
         """
         kinds: dict[str, Kind] = {name: "text" for name in columns if name in text}
         for block in self._blocks():
@@ -154,19 +177,21 @@ class CsvSource:
                 kinds[name] = kind_of(
                     name, column.type, self.name, hint=f", or have it read as text ({setting('text_columns')})"
                 )
-                if kinds[name] == "text":
-                    self._check_text(name, column.combine_chunks(), block)
+                if kinds[name] == "text" and name not in self.declared:
+                    kinds[name] = self._kind_of_text(name, column.combine_chunks(), block)
         return kinds
 
-    def _check_text(self, name: str, column: pa.Array, block: _Block) -> None:
-        values = [value for value in pc.unique(column.slice(0, 10_000)).to_pylist() if value]
-        odd = [value for value in values if not _is_number(value)]
-        if 0 < len(odd) <= (1 - NUMBERS_IN_TEXT) * len(values):
-            row = pc.index(column, odd[0]).as_py()
-            raise DataError(
-                f"{self._place(block, row)}, column {name!r}: {odd[0]!r} among numbers; correct it, leave the cell "
-                f"empty, leave the column out ({setting('drop')}), or have it read as text ({setting('text_columns')})"
-            )
+    def _kind_of_text(self, name: str, column: pa.Array, block: _Block) -> Kind:
+        found = numbers_in_text(column, self.written)
+        if found is None:
+            return "text"
+        place = partial(self._place, block)
+        if not is_readable(found, self.written, typed=False):
+            raise refused(name, found, place, self.written, self.name)
+        numbers = read_numbers(column, self.written)
+        if isinstance(numbers, Mistake):
+            raise no_number(name, numbers, place, self.written)
+        return "integer" if pa.types.is_integer(numbers.type) else "number"
 
     def chunks(self, types: Types) -> Iterator[Chunk]:
         """Yield all rows, these columns only.
@@ -206,8 +231,8 @@ class CsvSource:
                         column_names=self._all_names, skip_rows=self._header_lines, use_threads=False
                     ),
                     parse_options=self._form,
-                    convert_options=pyarrow.csv.ConvertOptions(
-                        column_types=dict.fromkeys(text, pa.string()) | dict.fromkeys(self._unnamed, pa.null())
+                    convert_options=self._conversion(
+                        dict.fromkeys(text, pa.string()) | dict.fromkeys(self._unnamed, pa.null())
                     ),
                 ).drop_columns(list(self._unnamed))
         except (pa.ArrowException, OSError) as error:
@@ -219,6 +244,25 @@ class CsvSource:
                 for block in self._blocks():  # it is not UTF-8, and this says where
                     self._table(block, {field.name: pa.string()})
         return table
+
+    def place(self, row: int) -> str:
+        """Return where a row of the whole file stands."""
+        for block in self._blocks():
+            rows = self._table(block, {self.names[0]: pa.string()}).num_rows
+            if row < rows:
+                return self._place(block, row)
+            row -= rows
+        return self.name
+
+    def _conversion(
+        self, types: Mapping[str, pa.DataType], *, columns: Sequence[str] | None = None
+    ) -> pyarrow.csv.ConvertOptions:
+        return pyarrow.csv.ConvertOptions(
+            include_columns=columns,
+            column_types=types,
+            null_values=list(self.written.gaps),
+            decimal_point=self.written.style.decimal,
+        )
 
     def _raw_blocks(self, size: int) -> Iterator[_Block]:
         rest, line = b"", 1
@@ -267,15 +311,73 @@ class CsvSource:
     def _table(self, block: _Block, types: Mapping[str, pa.DataType | None]) -> pa.Table:
         self._check_quotes(block)
         try:
-            return self._parsed(block.data, types)
+            table = self._parsed(block.data, types)
         except pa.ArrowInvalid as error:
-            raise self._mistake(block, types, error) from error
+            return self._read_strictly(block, types, error)
+        return self._with_gaps(table, types)
+
+    def _read_strictly(self, block: _Block, types: Mapping[str, pa.DataType | None], error: Exception) -> pa.Table:
+        """Return a block in which Arrow does not find the numbers that are asked for: they are read from its text."""
+        numbers = {name: kind for name, kind in types.items() if kind is not None and _is_number_type(kind)}
+        looked: dict[str, pa.DataType | None] = {**types, **dict.fromkeys(numbers)}
+        try:
+            table = self._parsed(block.data, looked)
+        except pa.ArrowInvalid as other:
+            raise self._mistake(block, looked, other) from other
+        columns = {}
+        for name in types:
+            column = table.column(name).combine_chunks()
+            if name in numbers and column.type != numbers[name]:
+                if pa.types.is_binary(column.type):
+                    raise self._mistake(block, {name: pa.string()}, error) from error
+                column = self._as_number(name, column, numbers[name], block)
+            columns[name] = column
+        return self._with_gaps(pa.table(columns), types)
+
+    def _as_number(self, name: str, column: pa.Array, kind: pa.DataType, block: _Block) -> pa.Array:
+        """Return a column of another type than is wanted as numbers."""
+        found = column
+        if pa.types.is_boolean(column.type) or not is_number(column):
+            cells = column if pa.types.is_string(column.type) else self._cells(block, name)
+            read = read_numbers(cells, self.written)
+            if isinstance(read, Mistake):
+                raise self._no_number(name, read, kind, block)
+            found = read
+        try:
+            return found.cast(kind, safe=not pa.types.is_floating(kind))
+        except pa.ArrowInvalid as error:
+            values = found.to_numpy(zero_copy_only=False)
+            row = int((np.isfinite(values) & ((values != np.trunc(values)) | (np.abs(values) >= 2.0**63))).argmax())
+            mistake = Mistake(row, self._cells(block, name)[row].as_py(), "")
+            raise self._no_number(name, mistake, kind, block) from error
+
+    def _cells(self, block: _Block, name: str) -> pa.Array:
+        """Return the text of a column's cells."""
+        return self._parsed(block.data, {name: pa.string()}).column(name).combine_chunks()
+
+    def _no_number(self, name: str, mistake: Mistake, kind: pa.DataType, block: _Block) -> DataError:
+        place = f"{self._place(block, mistake.row)}, column {name!r}"
+        return DataError(f"{place}: expected {_expected(kind)}, got {mistake.cell!r}{mistake.advice(self.written)}")
+
+    def _with_gaps(self, table: pa.Table, types: Mapping[str, pa.DataType | None]) -> pa.Table:
+        """Return a block without what says that nothing is known, in columns that hold something else too."""
+        if not self.written.missing_values:
+            return table
+        columns = {}
+        for name in types:
+            column = table.column(name).combine_chunks()
+            if pa.types.is_string(column.type):
+                column = column if name in self.written.text else without_gaps(column, self.written)
+            else:
+                column = without_sentinels(column, self.written)
+            columns[name] = column
+        return pa.table(columns)
 
     def _check_quotes(self, block: _Block) -> None:
         """Refuse a quotation mark that is not closed: Arrow takes the lines that follow for one cell, and is silent."""
         if block.data.count(b'"') % 2 == 0:
             return
-        text = io.StringIO(block.data.decode("utf-8", "replace"), newline="")
+        text = io.StringIO(block.data.decode("utf-8", "replace"), newline="\n")
         reader = csv.reader(text, delimiter=self._delimiter, strict=True)
         before = 0
         try:
@@ -293,25 +395,40 @@ class CsvSource:
             # One block, because a quoted line end must not fall between two.
             read_options=pyarrow.csv.ReadOptions(column_names=self._all_names, block_size=len(data) + 1),
             parse_options=self._form,
-            convert_options=pyarrow.csv.ConvertOptions(
-                include_columns=[*types, *self._unnamed] if types else [],
-                column_types={name: kind for name, kind in types.items() if kind is not None}
+            convert_options=self._conversion(
+                {name: kind for name, kind in types.items() if kind is not None}
                 | dict.fromkeys(self._unnamed, pa.null()),
+                columns=[*types, *self._unnamed] if types else [],
             ),
         )
         return table.drop_columns(list(self._unnamed))
 
     def _mistake(self, block: _Block, types: Mapping[str, pa.DataType | None], error: Exception) -> DataError:
         """Return what is wrong in a block that cannot be parsed: the first line with which it cannot."""
-        ends = (np.flatnonzero(np.frombuffer(block.data, np.uint8) == ord("\n")) + 1).tolist()
-        if not block.data.endswith(b"\n"):
-            ends.append(len(block.data))
-        good, bad = 0, len(ends)
+        rows = self._rows_of(block)
+        good, bad = 0, len(rows)
         while bad - good > 1:
             middle = (good + bad) // 2
-            good, bad = (good, middle) if self._fails(block.data[: ends[middle - 1]], types) else (middle, bad)
-        line = block.data[ends[bad - 2] if bad > 1 else 0 : ends[bad - 1]]
-        return self._mistake_in_line(line, f"{self.name}, line {block.line + bad - 1}", types, error)
+            good, bad = (good, middle) if self._fails(block.data[: rows[middle - 1].end], types) else (middle, bad)
+        row = rows[bad - 1]
+        place = f"{self.name}, line {block.line + row.line}"
+        return self._mistake_in_row(block.data[row.start : row.end], place, types, error)
+
+    def _rows_of(self, block: _Block) -> list[_Row]:
+        """Return the rows of a block; one with line ends in quotation marks has several lines."""
+        ends = [0, *(np.flatnonzero(np.frombuffer(block.data, np.uint8) == ord("\n")) + 1).tolist()]
+        if ends[-1] < len(block.data):
+            ends.append(len(block.data))
+        lines = (block.data[start:end].decode("utf-8", "replace") for start, end in pairwise(ends))
+        reader = csv.reader(lines, delimiter=self._delimiter)
+        rows, before = [], 0
+        with suppress(csv.Error):  # Arrow takes it more lightly
+            for _ in reader:
+                rows.append(_Row(before, ends[before], ends[reader.line_num]))
+                before = reader.line_num
+        if before < len(ends) - 1:
+            rows += [_Row(line, ends[line], ends[line + 1]) for line in range(before, len(ends) - 1)]
+        return rows
 
     def _fails(self, data: bytes, types: Mapping[str, pa.DataType | None]) -> bool:
         try:
@@ -321,10 +438,11 @@ class CsvSource:
             return True
         return False
 
-    def _mistake_in_line(
-        self, line: bytes, place: str, types: Mapping[str, pa.DataType | None], error: Exception
+    def _mistake_in_row(
+        self, row: bytes, place: str, types: Mapping[str, pa.DataType | None], error: Exception
     ) -> DataError:
-        cells = next(csv.reader([line.decode("utf-8", "replace")], delimiter=self._delimiter), [])
+        text = io.StringIO(row.decode("utf-8", "replace"), newline="\n")
+        cells = next(csv.reader(text, delimiter=self._delimiter), [])
         expected = len(self._all_names)
         if len(cells) != expected:
             return DataError(f"{place}: expected {expected} cells as in the header, got {len(cells)}")
@@ -334,16 +452,16 @@ class CsvSource:
                 f"{cells[-1]!r}; give that column a name in the header"
             )
         for name, kind in types.items():
-            if self._fails(line, {name: kind}):
+            if self._fails(row, {name: kind}):
                 cell = cells[self.names.index(name)]
-                if "\N{REPLACEMENT CHARACTER}" in cell and not decodes(line):
+                if "\N{REPLACEMENT CHARACTER}" in cell and not decodes(row):
                     return DataError(f"{place}, column {name!r}: the text is not UTF-8: {cell!r}{_if_latin(self.name)}")
                 return DataError(f"{place}, column {name!r}: expected {_expected(kind)}, got {cell!r}")
         return DataError(f"{place}: {error}")
 
     def _place(self, block: _Block, row: int) -> str:
         """Return where a row of a block stands: empty lines, and line ends in quotation marks, count as lines."""
-        text = io.StringIO(block.data.decode("utf-8", "replace"), newline="")
+        text = io.StringIO(block.data.decode("utf-8", "replace"), newline="\n")
         reader = csv.reader(text, delimiter=self._delimiter)
         before = 0
         with suppress(csv.Error):  # a quotation mark that Arrow takes more lightly
@@ -367,12 +485,8 @@ def _owned_by_arrow(data: bytes) -> pa.Buffer:
     return buffer
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _is_number_type(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
 
 
 def _expected(kind: pa.DataType | None) -> str:

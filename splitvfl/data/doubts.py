@@ -16,8 +16,8 @@ the first million is looked at:
     speaks of a number too (``education_num``), or any named like a postal code; or 3 to 12 different ones nearly
     without holes whose frequencies, from the smallest to the largest, go down and up again by more than chance: those
     of counts and grades do not.
-``commas``
-    Text of which 9 in 10 values are numbers, some with a comma.
+``numbers``
+    Text of which half of the different values are numbers (:mod:`splitvfl.data.cell_format`); all rows are looked at.
 ``dates``
     Text of which 9 in 10 values look like dates.
 ``variants``
@@ -38,10 +38,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from splitvfl.data.cell_format import AS_USUAL, CellFormat, numbers_in_text
 from splitvfl.data.spelling import setting
 from splitvfl.data.tables import is_number, is_text, numbers
 
-Kind = Literal["gaps", "constant", "id", "codes", "commas", "dates", "variants"]
+Kind = Literal["gaps", "constant", "id", "codes", "numbers", "dates", "variants"]
 
 # Rows that are looked at, and of text, values.
 LOOKED_AT = 1_000_000
@@ -68,8 +69,6 @@ _NUMBER_WORDS = re.compile(
     "age|amount|amt|avg|balance|count|counts|days|hours|level|mean|months|n|num|number|price|rate|ratio|score|sum|total|"
     "value|years"
 )
-_WITH_COMMA = re.compile(r"\s*[-+]?(\d{1,3}([. '\u00a0\u202f]\d{3})+|\d+)?,\d+\s*%?")
-_WHOLE = re.compile(r"\s*[-+]?(\d{1,3}([. '\u00a0\u202f]\d{3})+|\d+)\s*%?")
 _DATE = re.compile(r"\s*(\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./](\d{4}|\d{2}))([ T].*)?")
 
 Whole = npt.NDArray[np.float64]
@@ -96,22 +95,34 @@ class Doubt(NamedTuple):
     why: str
 
 
-def doubts_of(table: pa.Table, columns: Sequence[str], *, categories: Collection[str]) -> tuple[Doubt, ...]:
+def doubts_of(
+    table: pa.Table, columns: Sequence[str], *, categories: Collection[str], written: CellFormat = AS_USUAL
+) -> tuple[Doubt, ...]:
     """Return what is doubtful about columns of a table in memory.
 
     Args:
         table: The table.
         columns: Names of the columns that somebody holds.
-        categories: Columns of numbers that are known to hold categories.
+        categories: Columns that are known to hold categories.
+        written: How cells are written.
     """
     found: list[Doubt] = []
     for name in columns:
-        column = table.column(name).slice(0, LOOKED_AT).combine_chunks()
-        found += [Doubt(kind, name, why) for kind, why in _of_column(name, column, known=name in categories)]
+        whole = table.column(name)
+        column = whole.slice(0, LOOKED_AT).combine_chunks()
+        declared = name in categories or name in written.text
+        numbers = [] if declared else _numbers_in(whole.combine_chunks(), written)
+        other = _of_column(name, column, known=name in categories, numbers=bool(numbers))
+        found += [Doubt(kind, name, why) for kind, why in (*numbers, *other)]
     return tuple(found)
 
 
-def _of_column(name: str, column: pa.Array, *, known: bool) -> Iterator[tuple[Kind, str]]:
+def _numbers_in(column: pa.Array, written: CellFormat) -> list[tuple[Kind, str]]:
+    found = numbers_in_text(column, written) if is_text(column) else None
+    return [] if found is None else [("numbers", f"{found.why(written)}; set {found.advice(written)}")]
+
+
+def _of_column(name: str, column: pa.Array, *, known: bool, numbers: bool) -> Iterator[tuple[Kind, str]]:
     values = present(column)
     if 2 * len(values) < len(column):
         yield "gaps", f"{1 - len(values) / len(column):.0%} missing"
@@ -121,7 +132,8 @@ def _of_column(name: str, column: pa.Array, *, known: bool) -> Iterator[tuple[Ki
     if distinct == 1 and 1 < len(values) == len(column):
         yield "constant", f"always {_short(values[0].as_py())}"
     elif is_text(values):
-        yield from _of_text(values, distinct)
+        if not numbers:
+            yield from _of_text(values, distinct)
     elif not known and is_number(values):
         yield from _of_numbers(name, values)
 
@@ -135,11 +147,7 @@ def present(column: pa.Array) -> pa.Array:
 
 def _of_text(values: pa.Array, distinct: int) -> Iterator[tuple[Kind, str]]:
     some = pc.unique(values.slice(0, 10 * _VALUES)).slice(0, _VALUES).to_pylist()
-    commas = sum(map(bool, map(_WITH_COMMA.fullmatch, some)))
-    whole = sum(map(bool, map(_WHOLE.fullmatch, some)))
-    if commas and commas + whole >= _MOST * len(some):
-        yield "commas", f"such as {_short(next(filter(_WITH_COMMA.fullmatch, some)))}"
-    elif sum(map(bool, map(_DATE.fullmatch, some))) >= _MOST * len(some):
+    if sum(map(bool, map(_DATE.fullmatch, some))) >= _MOST * len(some):
         yield "dates", f"such as {_short(some[0])}"
     elif len(values) >= FEWEST and distinct >= 0.95 * len(values):
         yield "id", f"{distinct:,} different texts in {len(values):,} records"
@@ -290,10 +298,11 @@ def _said(kind: Kind, *, several: bool) -> str:
             return f"{looks}, learned by heart; see {setting('id_column')} if it names the records, else {drop}"
         case "codes":
             return f"may be codes, not amounts; if so, see {setting('categorical_columns')}"
-        case "commas":
-            return "became categories, because of the comma; write numbers with a point"
         case "variants":
             what = "have values that differ" if several else "has values that differ"
             return f"{what} by case and blanks only, and count as different; write them alike"
+        case "numbers":
+            became = "became categories and look" if several else "became categories and looks"
+            return f"{became} like numbers; if categories are meant, see {setting('text_columns')}"
         case "dates":
             return f"became categories; see {drop}, or make numbers of them, such as days since a day"

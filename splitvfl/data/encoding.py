@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from splitvfl.data.cell_format import AS_USUAL, CellFormat, Origin, as_trained
 from splitvfl.data.chunks import Chunk
 from splitvfl.data.ranges import Bounds
 from splitvfl.data.spelling import setting
@@ -246,24 +247,33 @@ class FittedCategories(msgspec.Struct, frozen=True, kw_only=True, tag="categorie
         return value if value is None or self.kind != "decimal" else Decimal(str(value))
 
 
-class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True):
+class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What :func:`splitvfl.data.fitting.fit_encoding` learned; as JSON through ``msgspec.json``.
 
     Attributes:
         columns: One entry per column, in their order.
+        written: How the cells of the table were written, so that new records are read alike.
     """
 
     columns: tuple[FittedNumbers | FittedCategories, ...]
+    written: CellFormat = AS_USUAL
 
     @property
     def text_columns(self) -> tuple[str, ...]:
         """Columns that hold text, whatever a new file's cells look like."""
         return tuple(one.column for one in self.columns if isinstance(one, FittedCategories) and one.kind == "text")
 
+    def read(self, table: pa.Table, origin: Origin) -> pa.Table:
+        """Return new records whose cells are read as those of the training were; raises as :meth:`apply`."""
+        text = self.text_columns
+        numbers = {one.column for one in self.columns} - set(text)
+        return as_trained(table, self.written, numbers=numbers, text=text, place=origin.place, typed=origin.typed)
+
     def apply(self, table: pa.Table, *, source: str) -> Encoded:
         """Return the columns of a table as numbers, in the table's order; columns that were not fitted are left out.
 
-        A category that was not listed gets zeros, or code 0, and is counted.
+        Text in columns of numbers is read as in training where settings said how it is written. A category that was not
+        listed gets zeros, or code 0, and is counted.
 
         Args:
             table: The table; at least the fitted columns.
@@ -272,6 +282,7 @@ class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             DataError: If a column is missing, is of another kind, or holds what cannot be encoded.
         """
+        table = self.read(table, Origin(source, lambda row: f"{source}, row {row} (from 0)", True, False))
         chunk = Chunk.of(table, [one.column for one in self.columns], source=source)
         for name, column in chunk.columns.items():
             text = name in self.text_columns

@@ -402,7 +402,7 @@ def _sort(table: pa.Table, names: Sequence[str], kinds: _Kinds) -> None:
             kinds.dropped[name] = "no value"
     usual = [name for name in names if name not in kinds.dropped]
     for doubt in doubts_of(table, usual, categories=()):
-        if doubt.kind in ("id", "constant", "dates", "commas"):
+        if doubt.kind in ("id", "constant", "dates", "numbers"):
             kinds.dropped[doubt.column] = f"{_WHY_DROPPED[doubt.kind]}: {doubt.why}"
         elif doubt.kind == "codes":
             kinds.categories[doubt.column] = doubt.why
@@ -423,7 +423,7 @@ _WHY_DROPPED = {
     "id": "looks like an id",
     "constant": "one value only",
     "dates": "dates: make numbers of them, such as days since a day, and it can be used",
-    "commas": "numbers written with a comma, which would be taken for text: write them with a point",
+    "numbers": "text that looks like numbers",
 }
 
 

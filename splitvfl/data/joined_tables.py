@@ -6,28 +6,31 @@ import os
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from splitvfl.data.cell_format import Origin
 from splitvfl.data.columns import PartyData, Provenance, VerticalData
 from splitvfl.data.doubts import DoubtWarning, doubts_of, in_words, label_doubts
 from splitvfl.data.id_column import read_digests
 from splitvfl.data.labels import Mask, check_split, left_out, read_labels, with_label
-from splitvfl.data.load import fit, ids_of_rows, party_of, records_of, split_rows
+from splitvfl.data.load import as_written, fit, ids_of_rows, party_of, records_of, split_rows
 from splitvfl.data.named_rows import rows_called
 from splitvfl.data.partition import matching, patterns
 from splitvfl.data.schema import Role
-from splitvfl.data.sources import open_one, read_whole
+from splitvfl.data.sources import open_one, origin_of, read_whole
 from splitvfl.data.spec import PartyClaim, Patterns, TableSpec, check_parties
 from splitvfl.data.tables import Rows, column_of, did_you_mean, is_text
 from splitvfl.errors import ArgumentError, DataError
 
 # Below this share of a table's records in common, its ids may be written differently, and its owner should look.
 _FEW = 0.5
+# Settings that each table may have otherwise.
+_OF_CELLS = ("missing_values", "decimal", "thousands", "units")
 
 
 def from_tables(
@@ -61,8 +64,10 @@ def from_tables(
         active_name: Name of the party that holds the labels.
         settings: Attributes of :class:`splitvfl.data.spec.TableSpec`: ``task``, ``positive``, ``unlabelled``,
             ``scale``, ``scale_columns``, ``missing``, ``categorical``, ``categorical_columns``, ``min_count``,
-            ``drop``, ``ranges``, ``test_fraction``, ``split_seed``, ``split_column`` and ``test_value`` (of the active
-            party's table). Patterns of columns are looked for in all tables.
+            ``drop``, ``ranges``, ``missing_values``, ``decimal``, ``thousands``, ``units``, ``test_fraction``,
+            ``split_seed``, ``split_column`` and ``test_value`` (of the active party's table). How cells are written
+            (``missing_values``, ``decimal``, ``thousands``, ``units``) may be a mapping by party. Patterns of columns
+            are looked for in all tables.
 
     Raises:
         ArgumentError: If an argument is malformed.
@@ -70,7 +75,7 @@ def from_tables(
 
     Warns:
         UserWarning: If most of a table's records are left out, as they are not in every table; it names the tables.
-        DoubtWarning: If columns may not be what they were taken for, as numbers that are text because of a comma; once
+        DoubtWarning: If columns may not be what they were taken for, as numbers that are text because of a word; once
             for all of them, which are the parties' ``doubts`` (:mod:`splitvfl.data.doubts`).
 
     >>> bank = {"customer": [1, 2, 3, 4, 5, 6], "income": [3.0, 1, 4, 1, 5, 9], "default": [0, 1, 0, 1, 0, 1]}
@@ -79,9 +84,9 @@ def from_tables(
     >>> data.active.train.count + data.active.test.count, data["lab"].numeric_names
     (5, ('usage',))
     """
-    common = _spec(label, settings)
     parties = _parties(active, passive, active_name)
-    tables = _opened(parties, _id_columns(id, parties), common)
+    common, cells = _spec(label, settings, parties)
+    tables = [_read(table, common) for table in _opened(parties, _id_columns(id, parties), common, cells)]
     specs = _own_specs(tables, common)
     rows = _joined(tables)
     used = _labelled(tables[0], rows, common)
@@ -102,6 +107,9 @@ class _PartyTable:
         table: The table.
         source: What to call it in messages.
         given: What it came from.
+        origin: Where its rows stand.
+        text: Columns that are named as text.
+        cells: Settings that say how its cells are written, where each table has its own.
     """
 
     name: str
@@ -110,6 +118,9 @@ class _PartyTable:
     table: pa.Table
     source: str
     given: object
+    origin: Origin
+    text: tuple[str, ...] = ()
+    cells: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -131,9 +142,12 @@ class _PartyTable:
 # --- what was given
 
 
-def _spec(label: object, settings: Mapping[str, Any]) -> TableSpec:
+def _spec(
+    label: object, settings: Mapping[str, Any], parties: Collection[str]
+) -> tuple[TableSpec, dict[str, dict[str, Any]]]:
+    """Return the settings of all tables, and those of each that say how its cells are written."""
     own = {"source": "active= and passive=", "label": "label=", "id_column": "id="}
-    known = [field.name for field in fields(TableSpec) if field.name not in own]
+    known = [one.name for one in fields(TableSpec) if one.name not in own]
     for name in settings:
         if name in own:
             raise ArgumentError(f"from_tables takes {own[name]}, not {name}=")
@@ -141,7 +155,14 @@ def _spec(label: object, settings: Mapping[str, Any]) -> TableSpec:
             raise ArgumentError(f"no setting {name!r}{did_you_mean(name, known)}")
     if not isinstance(label, str):
         raise ArgumentError(f"expected label as the name of a column of the active table, got {type(label).__name__}")
-    return TableSpec(label=label, **{name: value for name, value in settings.items() if value is not None})
+    given = {name: value for name, value in settings.items() if value is not None}
+    cells: dict[str, dict[str, Any]] = {party: {} for party in parties}
+    for name in [name for name in _OF_CELLS if isinstance(given.get(name), Mapping)]:
+        for party, value in given.pop(name).items():
+            if party not in cells:
+                raise ArgumentError(f"{name}: there is no party {party!r}{did_you_mean(str(party), parties)}")
+            cells[party][name] = value
+    return TableSpec(label=label, **given), cells
 
 
 def _parties(active: object, passive: object, active_name: str) -> dict[str, object]:
@@ -169,20 +190,49 @@ def _id_columns(wanted: object, parties: Collection[str]) -> dict[str, str | Non
     return dict(wanted)
 
 
-def _opened(parties: Mapping[str, object], ids: Mapping[str, str | None], common: TableSpec) -> list[_PartyTable]:
+def _opened(
+    parties: Mapping[str, object],
+    ids: Mapping[str, str | None],
+    common: TableSpec,
+    cells: Mapping[str, Mapping[str, Any]],
+) -> list[_PartyTable]:
     sources = {
-        name: open_one(_with_index(given, ids[name]), header=common.header, called=f"the table of {name}")
+        name: open_one(
+            _with_index(given, ids[name]),
+            header=common.header,
+            called=f"the table of {name}",
+            written=replace(common, **cells[name]).written(),
+        )
         for name, given in parties.items()
     }
     # Which columns of files are text has to be known before they are read.
     text = _shared_out(common.text_columns, {name: source.names for name, source in sources.items()})
     found: list[_PartyTable] = []
     for name, source in sources.items():
-        read = read_whole(source, text=matching(text[name], source.names, source=source.name))
+        own = matching(text[name], source.names, source=source.name)
+        read = read_whole(source, text=own)
         given = parties[name] if isinstance(parties[name], str | os.PathLike) else read
         role: Role = "passive" if found else "active"
-        found.append(_PartyTable(name, role, ids[name], read, source.name, given))
+        found.append(_PartyTable(name, role, ids[name], read, source.name, given, origin_of(source), own, cells[name]))
     return found
+
+
+def _read(table: _PartyTable, common: TableSpec) -> _PartyTable:
+    """Return a table whose text is read as the settings say."""
+    spec = _without_patterns(common, table)
+    features = _features(table, spec)
+    dropped, categories = (_meaning(wanted, features) for wanted in (common.drop, common.categorical_columns))
+    spec = replace(spec, drop=dropped, categorical_columns=categories)
+    division = spec.divide(table.table.column_names, [PartyClaim(table.name, table.role)], source=table.source)
+    try:
+        return replace(table, table=as_written(spec, division, table.table, division.kept, table.origin)[0])
+    except DataError as error:
+        if not spec.written().is_given:
+            raise
+        raise DataError(
+            f"{error}. Cells may be written otherwise in the file of {table.name} alone: parties.{table.name}.decimal "
+            f"in an experiment, decimal={{{table.name!r}: ...}} in Python"
+        ) from error
 
 
 def _with_index(given: Any, id_column: str | None) -> Any:
@@ -289,7 +339,15 @@ def _check_no_label(table: _PartyTable, label: str | None, dropped: Collection[s
 
 
 def _without_patterns(common: TableSpec, table: _PartyTable) -> TableSpec:
-    own = replace(common, id_column=table.id_column, drop=(), categorical_columns=(), scale_columns={}, text_columns=())
+    own = replace(
+        common,
+        id_column=table.id_column,
+        drop=(),
+        categorical_columns=(),
+        scale_columns={},
+        text_columns=table.text,
+        **table.cells,
+    )
     if table.role == "active":
         return own
     # Another party's copy of the split is no feature either.
@@ -346,7 +404,12 @@ def _divided(tables: Sequence[_PartyTable], specs: Mapping[str, TableSpec], *, d
             encoded = fitted.apply(table.table, source=table.source)
         train, test = (records_of(encoded, ids[part], part, labels if table is active else None) for part in split)
         provenance = Provenance(encoding=fitted, id_column=own.id_column)
-        doubts = doubts_of(table.table, columns, categories=own.categories(division, source=table.source))
+        doubts = doubts_of(
+            table.table,
+            columns,
+            categories=own.categories(division, source=table.source),
+            written=own.written(table.table.column_names, source=table.source),
+        )
         if table is active:
             doubts += label_doubts(table.table, spec.label)
         held[table.name] = party_of(table.name, columns, encoded, train, test, provenance, doubts)

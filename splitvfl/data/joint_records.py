@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from splitvfl.data.cell_format import AS_USUAL, CellFormat
 from splitvfl.data.columns import PartyData, Provenance, Records
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.load import records_of
 from splitvfl.data.named_rows import rows_called
 from splitvfl.data.new_records import ROW_COLUMN, NamedBy, ids_from, named_by, named_in_tables, names_of
 from splitvfl.data.schema import SCHEMA_FILE, VOCABULARY_FILE, read_party_schema
-from splitvfl.data.sources import open_one, read_whole
+from splitvfl.data.sources import open_one, origin_of, read_whole
 from splitvfl.data.store import open_party
 from splitvfl.data.tables import Rows, did_you_mean, listed
 from splitvfl.errors import ArgumentError, DataError
@@ -106,7 +107,7 @@ class _Table(NamedTuple):
 
 
 def _read(source: Any, parties: Sequence[PartyData], id_column: str | None) -> _Table:
-    opened = open_one(source)
+    opened = open_one(source, written=_written(parties))
     own = [] if id_column is None else [id_column]
     if id_column is not None and id_column not in opened.names:
         raise DataError(
@@ -115,6 +116,8 @@ def _read(source: Any, parties: Sequence[PartyData], id_column: str | None) -> _
         )
     text = {column for party in parties for column in _encoding(party).text_columns}
     table = read_whole(opened, text={*text, *own})
+    for party in parties:
+        table = _encoding(party).read(table, origin_of(opened))
     names = names_of(table, id_column, opened.name)
     ids = ids_from(names, id_column, opened.name)
     return _Table(table, opened.name, id_column or ROW_COLUMN, names, ids, named_by(id_column))
@@ -122,6 +125,11 @@ def _read(source: Any, parties: Sequence[PartyData], id_column: str | None) -> _
 
 def _encoding(party: PartyData) -> FittedEncoding:
     return _provenance(party).encoding or FittedEncoding(columns=())
+
+
+def _written(parties: Sequence[PartyData]) -> CellFormat:
+    """Return how cells were written: alike in the tables of all parties that say so."""
+    return next((found for party in parties if (found := _encoding(party).written).is_given), AS_USUAL)
 
 
 def _encoded(read: _Table, party: PartyData, *, others: bool) -> Encoded:

@@ -9,26 +9,31 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
 
+from splitvfl.data.cell_format import CellFormat, Origin, numbers_in_text, read_cells
 from splitvfl.data.columns import Columns, PartyData, Provenance, Records, VerticalData
 from splitvfl.data.doubts import Doubt, doubts_of, label_doubts
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.fitting import fit_encoding
 from splitvfl.data.labels import Labels, check_split, left_out, read_labels, with_label
-from splitvfl.data.partition import REST, ColumnClaim, matching, patterns
+from splitvfl.data.partition import REST, ColumnClaim
 from splitvfl.data.ranges import as_ranges
 from splitvfl.data.sets import DATA_SETS, TABLES, DataSet, digit_labels, file_of
-from splitvfl.data.sources import open_one, read_whole
+from splitvfl.data.sources import open_one, origin_of, read_whole
 from splitvfl.data.spec import Division, PartyClaim, TableSpec, check_parties
 from splitvfl.data.spelling import setting
 from splitvfl.data.split import random_split, record_ids, split_by_column
 from splitvfl.data.store import open_tables
 from splitvfl.data.tables import Rows, column_of, did_you_mean, is_text
 from splitvfl.errors import ArgumentError
+
+# Settings that say how cells are read.
+_OF_CELLS = ("header", "text_columns", "missing_values", "decimal", "thousands", "units")
 
 
 def load(
@@ -56,8 +61,8 @@ def load(
         active_name: Name of the party that holds the labels.
         settings: Attributes of :class:`splitvfl.data.spec.TableSpec`: ``label``, ``task``, ``positive``,
             ``unlabelled``, ``drop``, ``id_column``, ``test_fraction``, ``split_seed``, ``split_column``,
-            ``test_value``, ``scale``, ``missing``, ``categorical``, ``categorical_columns``, ``min_count``, ``ranges``
-            and the others.
+            ``test_value``, ``scale``, ``missing``, ``categorical``, ``categorical_columns``, ``min_count``, ``ranges``,
+            ``missing_values``, ``decimal``, ``thousands``, ``units`` and the others.
 
     Raises:
         ArgumentError: If an argument is malformed, or means nothing for this set.
@@ -80,11 +85,11 @@ def load(
         *(PartyClaim(party, "passive", columns) for party, columns in passives.items()),
     ]
     _check_both(parties)
-    table, source = _read(name, file_of(name, path), given)
-    spec, table = _completed(data_set, given, table, source)
+    table, origin = _read(name, file_of(name, path), given)
+    spec, table = _completed(data_set, given, table, origin.name)
     if name == "digits" and spec.label in data_set.labels:
-        spec, table = _of_digit(spec, table, digit, source)
-    data = _divided(spec, parties, table, source)
+        spec, table = _of_digit(spec, table, digit, origin.name)
+    data = _divided(spec, parties, table, origin)
     return data if name == "table" else replace(data, name=name, description=data_set.description)
 
 
@@ -102,26 +107,53 @@ def load_table(spec: TableSpec, parties: Sequence[PartyClaim]) -> VerticalData:
         DataError: If the file, its columns, labels or records are not what was asked for.
     """
     _check_both(parties)
-    table, source = read_source(spec)
-    return _divided(spec, parties, table, source)
+    return _divided(spec, parties, *read_source(spec))
 
 
-def read_source(spec: TableSpec) -> tuple[pa.Table, str]:
-    """Return the whole table that a spec names, and what to call it in messages.
+def read_source(spec: TableSpec) -> tuple[pa.Table, Origin]:
+    """Return the whole table that a spec names, and where it comes from; its text is not looked at.
 
     Raises:
         ArgumentError: If it names none.
         DataError: If the file is not found or cannot be read, or there are several.
     """
-    source = open_one(spec.source, header=spec.header)
-    text = matching(patterns(spec.text_columns), source.names, source=source.name)
-    return read_whole(source, text=text), source.name
+    source = open_one(spec.source, header=spec.header, written=spec.written())
+    return read_whole(source, text=spec.text(source.names, source=source.name)), origin_of(source)
 
 
-def _divided(spec: TableSpec, parties: Sequence[PartyClaim], table: pa.Table, source: str) -> VerticalData:
+def as_written(
+    spec: TableSpec, division: Division, table: pa.Table, columns: Sequence[str], origin: Origin
+) -> tuple[pa.Table, CellFormat]:
+    """Return a table whose text is read as a spec says, and how it is written.
+
+    Args:
+        spec: The table.
+        division: Who holds which columns.
+        table: All rows.
+        columns: The columns that are needed, beside the label.
+        origin: Where the table comes from.
+
+    Raises:
+        DataError: If a column of a file is text and looks like numbers, or a cell is none.
+    """
+    written = spec.written(table.column_names, source=origin.name)
+    categories = spec.categories(division, source=origin.name)
+    judged, declared = [name for name in columns if name not in categories], [*categories]
+    if spec.label is not None:
+        # Text of digits may be classes; a word among digits may not.
+        label = column_of(table, spec.label, source=origin.name)
+        found = numbers_in_text(label, written) if is_text(label) else None
+        is_number = found is not None and (spec.task == "regression" or found.cells > 0)
+        (judged if is_number else declared).append(spec.label)
+    return read_cells(table, origin, written, judged=judged, declared=declared), written
+
+
+def _divided(spec: TableSpec, parties: Sequence[PartyClaim], table: pa.Table, origin: Origin) -> VerticalData:
+    source = origin.name
     if spec.label is None:
         raise ArgumentError(f"expected the name of the label column ({setting('label')}), got none")
     division = spec.divide(table.column_names, parties, source=source)
+    table, written = as_written(spec, division, table, division.kept, origin)
     name, where = source, f"label column {spec.label!r} of {source}"
     target = column_of(table, spec.label, source=source)
     used = with_label(target, spec.unlabelled, source=where)
@@ -143,7 +175,7 @@ def _divided(spec: TableSpec, parties: Sequence[PartyClaim], table: pa.Table, so
         own = labels if party.role == "active" else None
         train, test = (records_of(encoded, ids[rows], rows, own) for rows in split)
         provenance = Provenance(encoding=fitted, id_column=spec.id_column)
-        doubts = doubts_of(table, columns, categories=spec.categories(division, source=source))
+        doubts = doubts_of(table, columns, categories=spec.categories(division, source=source), written=written)
         if party.role == "active":
             doubts += label_doubts(table, spec.label)
         held[party.name] = party_of(party.name, columns, encoded, train, test, provenance, doubts)
@@ -169,7 +201,7 @@ def fit(
     """
     categories = spec.categories(division, source=source)
     numeric = [name for name in division.kept if name not in categories and not is_text(table.column(name))]
-    return fit_encoding(
+    fitted = fit_encoding(
         table,
         columns,
         train=train,
@@ -179,6 +211,11 @@ def fit(
         ranges=as_ranges(spec.ranges),
         source=source,
     )
+    written = spec.written(table.column_names, source=source)
+    if not written.is_given:
+        return fitted
+    text = tuple(name for name in columns if name in written.text)
+    return msgspec.structs.replace(fitted, written=msgspec.structs.replace(written, text=text))
 
 
 def _check_settings(given: Mapping[str, Any]) -> None:
@@ -226,11 +263,11 @@ def _check_both(parties: Sequence[PartyClaim]) -> None:
             raise ArgumentError(f"expected one {role} party at least, got none")
 
 
-def _read(name: str, file: Path | None, given: Mapping[str, Any]) -> tuple[pa.Table, str]:
+def _read(name: str, file: Path | None, given: Mapping[str, Any]) -> tuple[pa.Table, Origin]:
     make = DATA_SETS[name].make
     if make is not None:
-        return make(), name
-    how = {key: given[key] for key in ("header", "text_columns") if key in given}
+        return make(), Origin(name, lambda row: f"{name}, row {row} (from 0)", typed=True, is_file=False)
+    how = {key: given[key] for key in _OF_CELLS if key in given}
     return read_source(TableSpec(source=file, **how))
 
 

@@ -21,7 +21,7 @@ from splitvfl.data.load import party_of, records_of
 from splitvfl.data.named_rows import rows_called
 from splitvfl.data.party_file import RecordOrder, own_alignment
 from splitvfl.data.schema import FORMAT, SCHEMA_FILE, Role, has_format, read_data_schema
-from splitvfl.data.sources import read_table
+from splitvfl.data.sources import open_one, origin_of, read_whole
 from splitvfl.data.split import record_ids
 from splitvfl.data.tables import Rows, column_of, is_text
 from splitvfl.errors import DataError
@@ -82,7 +82,8 @@ def read_new_records(
     id_column = id_column if alignment is None else alignment.schema.id_column
     file, source = Path(path), Path(path).name
     texts = {*encoding.text_columns, *([] if id_column is None else [id_column])}
-    table = read_table(file, text=texts)
+    opened = open_one(file, written=encoding.written)
+    table = encoding.read(read_whole(opened, text=texts), origin_of(opened))
     names = names_of(table, id_column, source)
     if alignment is None:
         order = RecordOrder(ids_from(names, id_column, source), np.arange(table.num_rows))

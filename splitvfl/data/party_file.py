@@ -18,7 +18,7 @@ from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.hashing import are_tested
 from splitvfl.data.ingest.records import ids_of
 from splitvfl.data.labels import Labels, are_missing, check_split, read_labels
-from splitvfl.data.load import fit, party_of, read_source, records_of
+from splitvfl.data.load import as_written, fit, party_of, read_source, records_of
 from splitvfl.data.named_rows import rows_called
 from splitvfl.data.partition import REST
 from splitvfl.data.schema import PARTS, Part, Role
@@ -74,8 +74,10 @@ def load_party(spec: TableSpec, party: PartyClaim, *, aligned: str | os.PathLike
     if aligned is not None:
         alignment = own_alignment(read_alignment(aligned), name, party.role, spec.id_column)
         spec = replace(spec, id_column=alignment.schema.id_column)
-    table, source = read_source(spec)
+    table, origin = read_source(spec)
+    source = origin.name
     division = spec.divide(table.column_names, _with_nobody(party), source=source)
+    table, written = as_written(spec, division, table, division.held[name], origin)
     if alignment is None:
         order = _file_order(table, spec.id_column, source)
     else:
@@ -92,7 +94,7 @@ def load_party(spec: TableSpec, party: PartyClaim, *, aligned: str | os.PathLike
         encoded = fitted.apply(table, source=source)
     train, test = (_records(part, order, tested, encoded, labels) for part in PARTS)
     provenance = Provenance(encoding=fitted, id_column=spec.id_column)
-    doubts = doubts_of(table, held, categories=spec.categories(division, source=source))
+    doubts = doubts_of(table, held, categories=spec.categories(division, source=source), written=written)
     if spec.label is not None:
         doubts += label_doubts(table, spec.label)
     data = party_of(name, held, encoded, train, test, provenance, doubts)

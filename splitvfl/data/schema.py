@@ -21,6 +21,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from splitvfl.data.cell_format import AS_USUAL, CellFormat
 from splitvfl.data.chunks import Kind
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import FittedNumbers, Scale
@@ -203,6 +204,7 @@ class DataSchema(TableSchema, frozen=True, kw_only=True):
         label_column: The files' label column, if there was one.
         dropped: Columns of the files that nobody holds.
         parties: The parties in order; the active one first, if it was ingested here.
+        written: How the cells of the files were written, so that further files are read alike.
     """
 
     task: TaskName
@@ -215,6 +217,7 @@ class DataSchema(TableSchema, frozen=True, kw_only=True):
     label_column: str | None
     dropped: tuple[str, ...]
     parties: tuple[PartyRole, ...]
+    written: CellFormat = AS_USUAL
 
 
 class PartySchema(TableSchema, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from splitvfl.data.arrow_source import PARQUET_SUFFIXES, ArrowSource, ParquetSource, TableSource
 from splitvfl.data.arrow_table import as_arrow
+from splitvfl.data.cell_format import AS_USUAL, CellFormat, Origin
 from splitvfl.data.chunks import Chunk, Kind, Source, Types
 from splitvfl.data.csv_source import COMPRESSIONS, CsvSource
 from splitvfl.data.tables import did_you_mean, listed
@@ -30,7 +31,13 @@ TYPED_SUFFIXES: Mapping[str, Callable[[Path], Source]] = {
 }
 
 
-def open_all(source: object, *, header: Sequence[str] | None = None, called: str | None = None) -> tuple[Source, ...]:
+def open_all(
+    source: object,
+    *,
+    header: Sequence[str] | None = None,
+    called: str | None = None,
+    written: CellFormat = AS_USUAL,
+) -> tuple[Source, ...]:
     """Return the sources of rows that a :class:`splitvfl.data.spec.TableSpec` names: files, or a table in memory.
 
     Args:
@@ -38,6 +45,7 @@ def open_all(source: object, *, header: Sequence[str] | None = None, called: str
             :func:`splitvfl.data.arrow_table.as_arrow`.
         header: Names of the columns of CSV files that have no header line.
         called: What to call a table in memory in messages; default :data:`TABLE_NAME`.
+        written: How cells are written.
 
     Raises:
         ArgumentError: If it is neither.
@@ -51,6 +59,7 @@ def open_all(source: object, *, header: Sequence[str] | None = None, called: str
     else:
         sources = [TableSource(as_arrow(source, called=called or "source"), called or TABLE_NAME)]
     for one in sources:
+        one.written = written
         _check_names(one, sources[0])
     return tuple(sources)
 
@@ -112,9 +121,15 @@ def read_table(path: Path, *, text: Collection[str] = ()) -> pa.Table:
     return read_whole(open_one(path), text=text)
 
 
-def open_one(source: object, *, header: Sequence[str] | None = None, called: str | None = None) -> Source:
+def open_one(
+    source: object,
+    *,
+    header: Sequence[str] | None = None,
+    called: str | None = None,
+    written: CellFormat = AS_USUAL,
+) -> Source:
     """Return a source that is one file, or a table in memory; arguments and errors as of :func:`open_all`."""
-    sources = open_all(source, header=header, called=called)
+    sources = open_all(source, header=header, called=called, written=written)
     if len(sources) > 1:
         raise DataError(f"expected one file, got {listed([one.name for one in sources])}")
     return sources[0]
@@ -139,6 +154,11 @@ def read_whole(source: Source, *, text: Collection[str] = ()) -> pa.Table:
         if pa.types.is_dictionary(field.type):
             table = table.set_column(index, field.name, table.column(index).cast(field.type.value_type))
     return table.combine_chunks()
+
+
+def origin_of(source: Source) -> Origin:
+    """Return where a table comes from that was read as a whole."""
+    return Origin(source.name, source.place, source.typed, not isinstance(source, TableSource))
 
 
 def chunks(sources: Sequence[Source], types: Types, *, kept: npt.NDArray[np.bool_] | None = None) -> Iterator[Chunk]:
@@ -215,7 +235,8 @@ def check_kinds(sources: Sequence[Source], kinds: Mapping[str, Kind]) -> None:
     """
     for source in sources:
         if source.typed:
-            for name, kind in source.infer(list(kinds), ()).items():
+            text = [name for name, kind in kinds.items() if kind == "text"]
+            for name, kind in source.infer(list(kinds), text).items():
                 if (kind == "text") != (kinds[name] == "text") or (kinds[name] == "integer" and kind == "number"):
                     raise DataError(
                         f"column {name!r} of {source.name} holds {kind_in_words(kind)}, and "

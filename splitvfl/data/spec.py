@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, get_args
 
+from splitvfl.data.cell_format import CellFormat, cell_format
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Encoding, Scale, check_one_of
 from splitvfl.data.labels import Positive, Unlabelled
@@ -17,6 +18,7 @@ from splitvfl.data.tables import did_you_mean
 from splitvfl.errors import ArgumentError, DataError
 
 Patterns = str | Sequence[str]
+Cells = str | float | Sequence[str | float]
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,14 @@ class TableSpec(Encoding):
             ``"standard"`` then is (x − middle) / half the width, to [−1, 1]; ``"minmax"`` to [0, 1]; ``"log1p"`` as
             ``"standard"``, of logarithms. Gaps that may be filled get the middle, and a mark in every column.
         categorical_columns: Numeric columns that hold categories, as names and patterns; text always does.
-        text_columns: Columns of CSV files to read as text whatever they look like.
+        text_columns: Columns whose text stays as it stands whatever it looks like; those of CSV files are read as text.
+        missing_values: What says that nothing is known, such as ``["?", "-"]``: gaps in every column but those of
+            ``text_columns``. In columns of numbers, empty cells and what pandas takes for missing (``NA``, ``null``,
+            ``None``) are gaps without being named; in columns of text they are not.
+        decimal: The decimal separator: ``"."`` or ``","``. Given, text in typed columns is read as numbers too.
+        thousands: What stands between groups of three digits: ``","``, ``"."``, ``" "`` (any space) or ``"'"``.
+        units: What stands before or behind numbers, and is left out: ``["$"]``; 12.5% is 12.5. ``"()"`` stands for
+            accounting brackets: (12.5) is −12.5. All numbers of a column have the same unit, or none.
 
     Raises:
         ArgumentError: If a setting is out of its range.
@@ -108,6 +117,10 @@ class TableSpec(Encoding):
     ranges: GivenRanges = None
     categorical_columns: Patterns = ()
     text_columns: Patterns = ()
+    missing_values: Cells = ()
+    decimal: str | None = None
+    thousands: str | None = None
+    units: Cells = ()
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -120,6 +133,20 @@ class TableSpec(Encoding):
             raise ArgumentError(f"expected test_fraction in (0, 1), got {self.test_fraction}")
         if not 0 <= self.split_seed < 1 << 64:
             raise ArgumentError(f"expected split_seed from 0 to 2**64 - 1, got {self.split_seed}")
+        cell_format(self.missing_values, self.decimal, self.thousands, self.units)
+
+    def text(self, names: Collection[str], *, source: str) -> tuple[str, ...]:
+        """Return those of a table's columns that are named as text; raises as :meth:`categories`."""
+        return matching(patterns(self.text_columns), list(names), source=source)
+
+    def written(self, names: Collection[str] = (), *, source: str = "") -> CellFormat:
+        """Return how the cells of a table are written; without its columns, of any.
+
+        Raises:
+            DataError: If a name or pattern of text matches no column.
+        """
+        text = self.text(names, source=source) if names else ()
+        return cell_format(self.missing_values, self.decimal, self.thousands, self.units, text)
 
     def roles(self, names: Collection[str], *, source: str) -> dict[str, str]:
         """Return the columns that are no features, and what they are instead.

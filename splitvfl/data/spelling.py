@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -27,19 +31,35 @@ _FLAGS = {"text_columns": "text", "id_column": "id"}
 def as_key(name: str, value: object = None) -> str:
     """Return a setting of data as a key of an experiment file.
 
-    >>> as_key("missing", "indicator"), as_key("drop")
-    ('data.missing: indicator', 'data.drop')
+    >>> as_key("missing", "indicator"), as_key("drop"), as_key("missing_values", ["?"])
+    ('data.missing: indicator', 'data.drop', 'data.missing_values: ["?"]')
     """
-    return f"data.{_KEYS.get(name, name)}" + ("" if value is None else f": {value}")
+    return f"data.{_KEYS.get(name, name)}" + ("" if value is None else f": {_in_yaml(value)}")
+
+
+def _in_yaml(value: object) -> str:
+    """Return a value as a file has it; a text without letters in quotes, as it may be a sign of YAML."""
+    if isinstance(value, list) or (isinstance(value, str) and not any(map(str.isalnum, value))):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
 
 
 def as_flag(name: str, value: object = None) -> str:
     """Return a setting of data as a flag of ``splitvfl ingest``.
 
-    >>> as_flag("missing", "indicator"), as_flag("id_column")
-    ('--missing indicator', '--id')
+    >>> as_flag("missing", "indicator"), as_flag("id_column"), as_flag("missing_values", ["?", "-"])
+    ('--missing indicator', '--id', "--missing-values '?,-'")
     """
-    return f"--{_FLAGS.get(name, name).replace('_', '-')}" + ("" if value is None else f" {value}")
+    return f"--{_FLAGS.get(name, name).replace('_', '-')}" + ("" if value is None else f" {_in_shell(value)}")
+
+
+def _in_shell(value: object) -> str:
+    """Return a value as it is typed: a list with commas."""
+    if not isinstance(value, list):
+        return str(value) if any(map(str.isalnum, str(value))) else shlex.quote(str(value))
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(value)
+    return shlex.quote(line.getvalue())
 
 
 _spelling: ContextVar[Spelling] = ContextVar("spelling", default=as_argument)

@@ -57,8 +57,8 @@ COUNTS += ("visitsnumber", "phone_minutes_total", "mobile_price", "account_age_d
         ("grade", RANDOM.binomial(5, 0.5, ROWS), []),
         ("late", RANDOM.choice([0, 1, 2, 98], ROWS), []),  # a sentinel leaves holes
         ("yes", RANDOM.integers(0, 2, ROWS), []),
-        ("price", [f"{number // 100},{number % 100:02}" for number in range(1000, 1000 + ROWS)], ["commas"]),
-        ("price", [f"1.{number:03},5" for number in range(ROWS)], ["commas"]),
+        ("price", [f"{number // 100},{number % 100:02}" for number in range(1000, 1000 + ROWS)], ["numbers"]),
+        ("price", [f"1.{number:03},5" for number in range(ROWS)], ["numbers"]),
         ("place", [f"{number}, Main Street" for number in range(ROWS // 2)] * 2, []),
         ("born", [f"{1 + number % 28:02}.07.{1950 + number % 50}" for number in range(ROWS)], ["dates"]),
         ("seen", [1.0] * 150 + [None] * 250, ["gaps"]),

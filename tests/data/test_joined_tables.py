@@ -212,10 +212,10 @@ def test_columns_that_may_not_be_what_they_were_taken_for_are_warned_of_once() -
     said = [str(warning.message) for warning in caught]
     assert len(said) == 1
     assert "active: spent" in said[0]
-    assert "write numbers with a point" in said[0]
+    assert "set decimal=','" in said[0]
     assert "lab: same" in said[0]
     assert caught[0].filename == __file__
-    assert [doubt.kind for doubt in data.active.doubts] == ["commas"]
+    assert [doubt.kind for doubt in data.active.doubts] == ["numbers"]
 
 
 def tables(**changed: Any) -> dict[str, Any]:

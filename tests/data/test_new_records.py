@@ -103,7 +103,7 @@ def test_names_are_kept_as_they_stand_in_the_file(trained: PartyFile, tmp_path: 
         (["c1,1,x,", "c2,2,x,", "c1,3,x,"], "'c1' in rows 0 and 2"),
         (["c1,1,x,", ",2,x,"], "has no id in 1 rows"),
         (["07,1,x,", "7,2,x,"], "two ids are the same number"),
-        (["c1,old,x,"], "column 'age' of new.csv holds string"),
+        (["c1,old,x,"], "new.csv, line 2, column 'age': expected a number, got 'old'"),
     ],
 )
 def test_records_that_cannot_be_scored(trained: PartyFile, tmp_path: Path, rows: list[str], message: str) -> None:

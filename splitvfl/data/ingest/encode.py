@@ -229,4 +229,5 @@ def data_schema(plan: Plan, survey: Survey, learned: FittedColumns, written: Wri
         label_column=plan.label_column,
         dropped=plan.dropped,
         parties=tuple(PartyRole(name=party.name, role=party.role) for party in plan.parties),
+        written=plan.written,
     )

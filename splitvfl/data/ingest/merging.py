@@ -76,8 +76,10 @@ class AllShards:
         if sorted(sources[0].names) != sorted(self.names):
             odd = sorted(set(sources[0].names) ^ set(self.names))
             raise DataError(f"{where} and the files of {self.folders[0]} do not both have {listed(odd)}")
-        check_kinds(sources, self.kinds)
         spec, claims, hashing = self.settings.spec(), self.settings.claims, self.settings.hashing(hash_secret)
+        for source in sources:
+            source.written = spec.written(self.names, source=where)
+        check_kinds(sources, self.kinds)
         if aligned is not None:
             check_aligned(spec, claims, aligned)
         return planned(self.names, self.kinds, spec, claims, where=where, name=name, hashing=hashing, aligned=aligned)

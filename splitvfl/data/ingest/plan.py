@@ -11,6 +11,7 @@ from typing import assert_never
 import pyarrow as pa
 
 from splitvfl.data.alignment import Alignment
+from splitvfl.data.cell_format import AS_USUAL, CellFormat
 from splitvfl.data.chunks import Kind, Mask, Source
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Missing, Scale
@@ -31,7 +32,7 @@ from splitvfl.data.schema import (
     read_data_schema,
     read_party_schema,
 )
-from splitvfl.data.sources import check_kinds, infer_kinds
+from splitvfl.data.sources import check_kinds, infer_kinds, open_all
 from splitvfl.data.spec import Division, PartyClaim, Patterns, TableSpec, check_parties
 from splitvfl.data.spelling import setting
 from splitvfl.data.tables import did_you_mean, listed
@@ -116,6 +117,8 @@ class Plan:
         earlier: Where the encoders come from, if they are not learned now.
         aligned: Which rows are taken, and their new ids; ``None``: all, by their own ids.
         labelled: Which rows have a label, where others are left out; ``None``: all are taken.
+        written: How cells are written.
+        doubted: Columns of text of which nobody has said that they are no numbers.
     """
 
     name: str
@@ -139,6 +142,8 @@ class Plan:
     earlier: Earlier | None = None
     aligned: Alignment | None = field(default=None, repr=False)
     labelled: Mask | None = field(default=None, repr=False)
+    written: CellFormat = AS_USUAL
+    doubted: tuple[str, ...] = ()
 
     @property
     def kept(self) -> Mask | None:
@@ -172,6 +177,25 @@ def read_type(kind: Kind, *, numeric: bool) -> pa.DataType:
             return pa.float64()
         case _:
             assert_never(kind)
+
+
+def open_sources(spec: TableSpec, parties: Sequence[PartyClaim]) -> tuple[Source, ...]:
+    """Return the files of a spec, or the table in memory, whose cells are read as it says.
+
+    Raises:
+        ArgumentError: If it names neither, or as :func:`make_plan`.
+        DataError: If a file cannot be read, or has other columns than the first, or as :func:`make_plan`.
+    """
+    sources = open_all(spec.source, header=spec.header)
+    names, where = sources[0].names, sources[0].name
+    written = spec.written(names, source=where)
+    declared = {*spec.categories(spec.divide(names, parties, source=where), source=where)}
+    declared |= {name for name in (spec.id_column, spec.split_column) if name is not None}
+    if spec.label is not None and spec.task != "regression":
+        declared.add(spec.label)
+    for source in sources:
+        source.written, source.declared = written, frozenset(declared)
+    return sources
 
 
 def make_plan(
@@ -286,6 +310,11 @@ def planned(
     division = uses.division
     ranges = as_ranges(spec.ranges)
     held = [name for name in uses.numeric if any(name in columns for columns in division.held.values())]
+    written = spec.written(names, source=where)
+    declared = {*spec.categories(division, source=where), *written.text, *blank}
+    texts = [name for name in division.kept if kinds[name] == "text" and name not in declared]
+    if spec.label is not None and kinds[spec.label] == "text" and spec.label not in declared:
+        texts.append(spec.label)
     return Plan(
         name=name,
         task=spec.task,
@@ -308,6 +337,8 @@ def planned(
         buckets=0 if hashing is None else hashing.buckets,
         key=hash_key(None if hashing is None else hashing.secret),
         aligned=aligned,
+        written=written,
+        doubted=tuple(texts),
     )
 
 
@@ -416,6 +447,8 @@ def plan_like(
         DataError: If the earlier folder cannot be read, or the files have other columns, or hold other things in them.
     """
     data = read_data_schema(folder)
+    for source in sources:
+        source.written = data.written
     if (data.ids.rule == "aligned") != (aligned is not None):
         raise ArgumentError(
             f"the records of {folder} were {'' if aligned is None else 'not '}aligned: align these as well, and name "
@@ -450,6 +483,7 @@ def plan_like(
         key=key,
         earlier=Earlier(folder=folder, encoders=encoders, label=label, classes=data.classes),
         aligned=aligned,
+        written=data.written,
     )
 
 

@@ -13,7 +13,7 @@ from splitvfl.data.alignment import Alignment
 from splitvfl.data.chunks import Source
 from splitvfl.data.ingest.encode import Written, bytes_needed, data_schema, write_parties
 from splitvfl.data.ingest.merging import AllShards
-from splitvfl.data.ingest.plan import Hashing, Plan, check_ingested, make_plan, plan_like
+from splitvfl.data.ingest.plan import Hashing, Plan, check_ingested, make_plan, open_sources, plan_like
 from splitvfl.data.ingest.progress import IngestStatus, Progress, watched
 from splitvfl.data.ingest.shards import find_statistics, records_digest
 from splitvfl.data.ingest.survey import (
@@ -132,7 +132,7 @@ def ingest(
     target = Path(out)
     check_ingested(spec, parties, aligned)
     check_target(target, overwrite=overwrite)
-    sources = open_all(spec.source, header=spec.header)
+    sources = open_sources(spec, parties)
     plan = make_plan(sources, spec, parties, name=target.name, hashing=hashing, aligned=aligned)
     if spec.unlabelled == "drop":
         plan = labelled_only(sources, plan)

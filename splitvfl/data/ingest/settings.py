@@ -63,6 +63,10 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     hash_fields: tuple[str, ...] | None
     hash_key: str | None
     aligned: bool
+    missing_values: tuple[str, ...] = ()
+    decimal: str | None = None
+    thousands: str | None = None
+    units: tuple[str, ...] = ()
 
     def spec(self, source: object = None, header: Sequence[str] | None = None) -> TableSpec:
         """Return what is to be done with files.
@@ -133,6 +137,10 @@ def settings_of(
         buckets=None if hashing is None else hashing.buckets,
         hash_fields=None if hashing is None or hashing.fields is None else _sorted(hashing.fields),
         hash_key=None if hashing is None else key_name(hash_key(hashing.secret)),
+        missing_values=spec.written().missing_values,
+        decimal=spec.decimal,
+        thousands=spec.thousands,
+        units=spec.written().units,
         aligned=aligned,
     )
 

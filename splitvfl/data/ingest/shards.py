@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from splitvfl.data.alignment import Alignment
 from splitvfl.data.chunks import Kind, Source
-from splitvfl.data.ingest.plan import Hashing, Plan, check_ingested, needed_columns, planned, text_columns
+from splitvfl.data.ingest.plan import Hashing, Plan, check_ingested, needed_columns, open_sources, planned, text_columns
 from splitvfl.data.ingest.progress import Progress, watched
 from splitvfl.data.ingest.records import LabelCount
 from splitvfl.data.ingest.settings import settings_of
@@ -27,7 +27,7 @@ from splitvfl.data.ingest.statistics import (
 )
 from splitvfl.data.ingest.survey import Statistics, Survey, look
 from splitvfl.data.schema import Part
-from splitvfl.data.sources import known_kinds, open_all
+from splitvfl.data.sources import known_kinds
 from splitvfl.data.spec import PartyClaim, TableSpec
 from splitvfl.data.spelling import setting
 from splitvfl.data.writing import check_target, draft
@@ -134,7 +134,7 @@ def shard_statistics(
         )
     make_parents(target)  # the folder of all shards' statistics
     check_target(target, overwrite=overwrite, holds=HOLDS, recognised=is_statistics)
-    sources = open_all(spec.source, header=spec.header)
+    sources = open_sources(spec, parties)
     kinds = _kinds(sources, spec, parties)
     plan = _plan(sources, spec, parties, kinds, hashing=hashing, aligned=aligned)
     with draft(target, overwrite=overwrite, holds=HOLDS, recognised=is_statistics, private=True) as folder:

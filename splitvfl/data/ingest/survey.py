@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import assert_never
 
@@ -14,7 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from safetensors import safe_open
 
-from splitvfl.data.chunks import Chunk, Mask, Source
+from splitvfl.data.arrow_source import TableSource
+from splitvfl.data.cell_format import TextWatch, looked_at, refused
+from splitvfl.data.chunks import Chunk, Mask, Source, Types
+from splitvfl.data.doubts import Doubt, DoubtWarning, in_words
 from splitvfl.data.encoding import FittedNumbers, Scale, TableEncoder
 from splitvfl.data.fitting import NumericFit, RunningSums
 from splitvfl.data.hashing import are_tested, key_name
@@ -309,6 +314,7 @@ def look(
     types = plan.types if statistics is not None else _deciding(plan)
     survey = Survey(rows=0, tested=0, ids=scratch / "ids", mask=scratch / "tested")
     rows = tested_rows = 0
+    watches = {name: TextWatch(plan.written) for name in (plan.doubted if statistics is not None else ())}
     with ExitStack() as stack:
         ids_file, mask_file = (stack.enter_context(path.open("xb")) for path in (survey.ids, survey.mask))
         for chunk in chunks(sources, types, kept=plan.kept):
@@ -318,14 +324,48 @@ def look(
             mask_file.write(tested.tobytes())
             if statistics is not None:
                 statistics.add(chunk, tested)
+            for name, text in watches.items():
+                text.add(chunk.columns[name])
             rows += chunk.rows
             tested_rows += int(tested.sum())
             watch(chunk)
     if rows == 0:
         raise DataError(f"{sources[0].name} has a header and no rows")
+    _check_text(sources, plan, watches)
     if plan.ids.column is not None and plan.aligned is None:
         _check_repeats(sources, plan, survey.ids, plan.ids.column, scratch)
     return Survey(rows=rows, tested=tested_rows, ids=survey.ids, mask=survey.mask)
+
+
+def _check_text(sources: Sequence[Source], plan: Plan, watches: Mapping[str, TextWatch]) -> None:
+    """Refuse columns of text that look like numbers; warn of those of a table in memory.
+
+    Raises:
+        DataError: If there is one.
+    """
+    for name, text in watches.items():
+        if text.style is None:
+            continue
+        kind = {name: plan.types[name]}
+        found = looked_at(
+            (chunk.columns[name] for chunk in chunks(sources, kind, kept=plan.kept)), text.style, plan.written
+        )
+        if name == plan.label and found.cells == 0:  # classes that are called by digits
+            continue
+        if any(isinstance(source, TableSource) for source in sources):
+            doubt = Doubt("numbers", name, f"{found.why(plan.written)}; set {found.advice(plan.written)}")
+            warnings.warn(next(in_words([doubt])), DoubtWarning, stacklevel=2)
+            continue
+        raise refused(name, found, partial(_place, sources, kind, plan.kept), plan.written, sources[0].name)
+
+
+def _place(sources: Sequence[Source], types: Types, kept: Mask | None, row: int) -> str:
+    """Return where a row stands, by its number among all that are read."""
+    for chunk in chunks(sources, types, kept=kept):
+        if row < chunk.rows:
+            return chunk.place(row)
+        row -= chunk.rows
+    return sources[0].name
 
 
 def _deciding(plan: Plan) -> dict[str, pa.DataType]:
