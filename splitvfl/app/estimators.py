@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -30,6 +31,7 @@ from splitvfl.app.estimator_tables import (
 )
 from splitvfl.app.named_parts import attack_of, defense_of, listed, penalty_of, recipe_of
 from splitvfl.data.columns import PartyData
+from splitvfl.data.doubts import DoubtWarning, variants
 from splitvfl.data.labels import Labels
 from splitvfl.data.spec import TableSpec
 from splitvfl.errors import ArgumentError
@@ -316,6 +318,9 @@ class SplitClassifier(ClassifierMixin, _SplitEstimator):  # type: ignore[misc]
         self.classes_, codes = np.unique(values, return_inverse=True)
         if len(self.classes_) < 2:
             raise ArgumentError(f"expected labels of two classes or more, got one class: {self.classes_.tolist()}")
+        if alike := variants([value for value in self.classes_.tolist() if isinstance(value, str)]):
+            told = f"{len(self.classes_)} classes, of which {alike} differ by case and blanks only; write them alike"
+            warnings.warn(told, DoubtWarning, stacklevel=4)
         if len(self.classes_) == 2:
             return codes.astype(np.float32), Binary(loss)
         return codes.astype(np.int64), Multiclass(len(self.classes_), loss)
@@ -366,6 +371,8 @@ class SplitRegressor(RegressorMixin, _SplitEstimator):  # type: ignore[misc]
     def _labels(self, y: Any, loss: Loss | None) -> tuple[Labels, Task]:
         values = column_or_1d(_on_cpu(y), warn=True, dtype=np.float64)
         assert_all_finite(values, input_name="y")
+        if len(values) and (values == values[0]).all():
+            raise ArgumentError(f"expected labels that differ, got {values[0]:g} in all {len(values)} records")
         if loss is not None:  # of counts, amounts, or with settings in the unit of the label
             self._centre, self._spread = 0.0, 1.0
             return values.astype(np.float32), Regression(loss)

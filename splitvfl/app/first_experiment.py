@@ -17,6 +17,7 @@ from splitvfl.data.columns import VerticalData
 from splitvfl.data.encoding import Encoding
 from splitvfl.data.guesses import RARE, Guesses, OpenFile
 from splitvfl.data.ingest.words import claims_of
+from splitvfl.data.labels import left_out
 from splitvfl.data.partition import REST, ColumnClaim
 from splitvfl.errors import ConfigError, printable
 from splitvfl.hooks import tasks_of
@@ -196,7 +197,7 @@ class _Draft:
     def _label(self) -> str:
         label = self.guesses.label
         positive = "" if label.positive is None else f", of which {label.positive!r} is the positive one"
-        return f"label: {label.column} ({label.why}{positive}), so the task is {label.task}"
+        return f"label: {label.column} ({label.why}{positive}), so the task is {label.task}{left_out(label.unlabelled)}"
 
     def _ids(self) -> str:
         if self.guesses.own_ids:
@@ -228,6 +229,7 @@ class _Draft:
             "path": path if len(self.files) == 1 else None,
             "task": label.task,
             "positive": label.positive,
+            "unlabelled": "drop" if label.unlabelled else None,
             "id_column": guesses.id_column,
             "drop": list(guesses.dropped) or None,
             "categorical_columns": list(guesses.categories) or None,

@@ -32,7 +32,7 @@ _NO_OPTIONS = ("name", "aligned", "text")
 _OF_ONE_FILE = ("label", "path", "digit", "id_column")
 # Options of data sets that a party's own table has too.
 _OF_A_TABLE = (
-    *("task", "positive", "drop", "id_column", "test_fraction", "split_seed"),
+    *("task", "positive", "unlabelled", "drop", "id_column", "test_fraction", "split_seed"),
     *("scale", "ranges", "missing", "categorical_columns", "min_count"),
     *CELL_SETTINGS,
 )

@@ -33,6 +33,9 @@ def init(
     passive: Annotated[
         list[str] | None, typer.Option(help="Of one file: another party: 'telecom=PAY_*' or telecom=rest. Repeatable.")
     ] = None,
+    unlabelled: Annotated[
+        str, typer.Option(help="Records without a label: error, or drop (outcomes that are not known yet).")
+    ] = "error",
     out: Annotated[Path | None, typer.Option(help="The experiment. Default: NAME.yaml of the label's file.")] = None,
 ) -> None:
     """Look at your files and write an experiment that trains, with every guess said."""
@@ -43,15 +46,17 @@ def init(
 
     with settings_written(as_flag):
         opened = [OpenFile.read(path) for path in files]
-        guesses = guess(opened, label=label, id_column=_ids(id_column))
+        guesses = guess(opened, label=label, id_column=_ids(id_column), unlabelled=unlabelled)  # type: ignore[arg-type]
     path = out or Path(f"{guesses.label.party}.yaml")
     if path.exists():
         raise ConfigError(f"{path} is there already, and is left alone; name another file with --out")
+    flags = {"label": label, "id": id_column, "active": active, "passive": passive}
+    flags |= {"unlabelled": None if unlabelled == "error" else unlabelled}
     made = first_experiment(
         opened,
         guesses,
         path,
-        command=command_line("init", *files, *_flags(label=label, id=id_column, active=active, passive=passive)),
+        command=command_line("init", *files, *_flags(**flags)),
         active=active,
         passive=passive or [],
     )
@@ -59,7 +64,7 @@ def init(
     with path.open("x", encoding="utf-8") as file:
         file.write(made.text)
     for line in made.said:
-        say(line)
+        _tell_in_width(line)
     with in_words_of(made.config):
         for line in summary_of(made.data):
             _tell_in_width(line)

@@ -32,6 +32,9 @@ def ingest(
     drop: Annotated[str, typer.Option(help="Columns that nobody gets. Lists are names and patterns, by comma.")] = "",
     task: Annotated[str, typer.Option(help="binary, multiclass or regression.")] = "binary",
     positive: Annotated[str | None, typer.Option(help="The positive class, where labels are not 0 and 1.")] = None,
+    unlabelled: Annotated[
+        str, typer.Option(help="Records without a label: error, or drop (outcomes that are not known yet).")
+    ] = "error",
     scale: Annotated[str, typer.Option(help="Of numbers: standard, minmax, log1p or none.")] = "standard",
     standard: Annotated[str, typer.Option(help="Columns scaled so instead.")] = "",
     minmax: Annotated[str, typer.Option(help="Columns scaled so instead.")] = "",
@@ -119,6 +122,7 @@ def ingest(
                 label=label,
                 task=task,  # type: ignore[arg-type]  # checked there
                 positive=positive,
+                unlabelled=unlabelled,  # type: ignore[arg-type]  # checked there
                 id_column=id_column if id_column is not None or rows is None else rows.schema.id_column,
                 drop=drop,
                 test_fraction=test_fraction,

@@ -61,6 +61,7 @@ from splitvfl.config.registry import PluginKind, arguments_of, check_options, co
 from splitvfl.config.yaml import Document, Place, parse_override, place_in, to_yaml
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Categorical, Missing, Scale
+from splitvfl.data.labels import Unlabelled
 from splitvfl.data.partition import REST
 from splitvfl.data.sets import DATA_SETS, TABLES
 from splitvfl.data.shards import PLACEHOLDER
@@ -234,6 +235,9 @@ class DataConfig(Settings):
         label: The label column; a set with a name knows its own.
         task: What is learned of the label; ``null``: the set's own, ``binary`` of a table.
         positive: Of a binary task, which of two label values is the positive class; not needed for 0 and 1.
+        unlabelled: What becomes of records without a label. ``error`` refuses them; ``drop`` leaves them out and says
+            how many, for outcomes that are not known yet. They are left out before records are joined, never after an
+            alignment: there the partner would see which they are.
         digit: Of the set ``digits``: which digit is the positive class; ``null`` asks for all ten.
         drop: Columns to leave out, as names and patterns.
         id_column: Column that names the records; without one they are numbered.
@@ -274,6 +278,7 @@ class DataConfig(Settings):
     label: str | None = None
     task: TaskName | None = None
     positive: Scalar | None = None
+    unlabelled: Unlabelled = "error"
     digit: Annotated[int, Field(ge=0, le=9)] | None = 8
     drop: Names = ()
     id_column: str | None = None

@@ -34,6 +34,7 @@ from splitvfl.data.cell_format import (
     without_sentinels,
 )
 from splitvfl.data.chunks import Chunk, Kind, Types, decodes, kind_of
+from splitvfl.data.csv_layout import in_words, layout_of
 from splitvfl.data.spelling import setting
 from splitvfl.data.tables import is_number
 from splitvfl.errors import DataError
@@ -66,8 +67,8 @@ class _Row(NamedTuple):
 class CsvSource:
     """A CSV or TSV file, compressed or not; lines are numbered from 1 in messages.
 
-    The delimiter is whichever of comma, semicolon and tab the first line holds most. What cells mean is said in
-    :mod:`splitvfl.data.cell_format`; empty lines are skipped.
+    Delimiter and header are found by :func:`splitvfl.data.csv_layout.layout_of`; columns at the end without a name and
+    without any value are none. What cells mean is said in :mod:`splitvfl.data.cell_format`; empty lines are skipped.
 
     Args:
         path: The file.
@@ -82,7 +83,7 @@ class CsvSource:
         declared: Columns that are no numbers though their text may look so.
 
     Raises:
-        DataError: If it is empty, cannot be read, is not UTF-8, or its first line does not fit ``header``.
+        DataError: If it is empty, cannot be read, is not UTF-8, or its first line does not fit ``header`` or others.
     """
 
     typed = False
@@ -95,21 +96,34 @@ class CsvSource:
         self.size = path.stat().st_size
         self._header_lines = 0
         self._line_ends = b"\n"
-        first = self._first_line()
-        self._delimiter = max(",;\t", key=first.count)
+        self._check_first_line()
+        text = self._first_block().decode("utf-8-sig", "replace")
+        layout = layout_of(text, name=self.name, header=header)
+        self._delimiter = layout.delimiter
         # A quoted line end is part of a cell for Arrow too.
         self._form = pyarrow.csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True)
-        cells, lines = self._first_row()
+        cells, lines = self._first_row(text, layout.skipped)
+        # Columns that are read only to see that nothing is in them.
+        self._unnamed = tuple(f"\0{place}" for place in range(layout.trailing))
         if header is None:
-            self.names: tuple[str, ...] = tuple(cells)
+            self.names: tuple[str, ...] = tuple(cells[: len(cells) - len(self._unnamed)])
             self._header_lines = lines
             return
         if len(cells) != len(header):
-            raise DataError(f"{path.name}, line 1: expected {len(header)} cells, as names were given, got {len(cells)}")
+            raise DataError(
+                f"{path.name}, line {layout.skipped + 1}: expected {len(header)} cells, as names were given, got "
+                f"{len(cells)}"
+            )
         self.names = tuple(header)
+        self._header_lines = layout.skipped
 
-    def _first_line(self) -> str:
-        """Return the first line that is not blank; on the way it is seen how lines end."""
+    @property
+    def _all_names(self) -> list[str]:
+        """Names of the columns, and of those that have none."""
+        return [*self.names, *self._unnamed]
+
+    def _check_first_line(self) -> None:
+        """Check the first line that is not blank; on the way it is seen how lines end."""
         data = self._first_block()
         if data.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise DataError(f"{self.name} is UTF-16; expected UTF-8: convert it first")
@@ -122,17 +136,19 @@ class CsvSource:
         if b"\r" in line:
             raise DataError(f"{self.name} ends some lines with carriage returns alone; expected line feeds")
         try:
-            return line.decode("utf-8-sig")
+            line.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise DataError(
                 f"{self.name}, line 1: the text is not UTF-8 ({error.reason}){_if_latin(self.name)}"
             ) from error
 
-    def _first_row(self) -> tuple[list[str], int]:
-        """Return the cells of the first row, and the number of lines to its end."""
-        text = io.StringIO(self._first_block().decode("utf-8-sig", "replace"), newline="\n")
-        reader = csv.reader(text, delimiter=self._delimiter)
-        return next((cells for cells in reader if cells), []), reader.line_num
+    def _first_row(self, text: str, skipped: int) -> tuple[list[str], int]:
+        """Return the cells of the first row behind so many lines, and the number of lines to its end."""
+        lines = io.StringIO(text, newline="\n")
+        for _ in range(skipped):
+            lines.readline()
+        reader = csv.reader(lines, delimiter=self._delimiter)
+        return next((cells for cells in reader if cells), []), skipped + reader.line_num
 
     def _first_block(self) -> bytes:
         block = next(self._raw_blocks(1 << 16), None)
@@ -212,11 +228,13 @@ class CsvSource:
                     stream,
                     # A thread of Arrow's that frees what Python read aborts a process that ends meanwhile.
                     read_options=pyarrow.csv.ReadOptions(
-                        column_names=list(self.names), skip_rows=self._header_lines, use_threads=False
+                        column_names=self._all_names, skip_rows=self._header_lines, use_threads=False
                     ),
                     parse_options=self._form,
-                    convert_options=self._conversion(dict.fromkeys(text, pa.string())),
-                )
+                    convert_options=self._conversion(
+                        dict.fromkeys(text, pa.string()) | dict.fromkeys(self._unnamed, pa.null())
+                    ),
+                ).drop_columns(list(self._unnamed))
         except (pa.ArrowException, OSError) as error:
             for block in self._blocks():  # one of them says where it is
                 self._table(block, {})
@@ -372,15 +390,18 @@ class CsvSource:
             ) from error
 
     def _parsed(self, data: bytes, types: Mapping[str, pa.DataType | None]) -> pa.Table:
-        return pyarrow.csv.read_csv(
+        table = pyarrow.csv.read_csv(
             pa.BufferReader(_owned_by_arrow(data)),
             # One block, because a quoted line end must not fall between two.
-            read_options=pyarrow.csv.ReadOptions(column_names=list(self.names), block_size=len(data) + 1),
+            read_options=pyarrow.csv.ReadOptions(column_names=self._all_names, block_size=len(data) + 1),
             parse_options=self._form,
             convert_options=self._conversion(
-                {name: kind for name, kind in types.items() if kind is not None}, columns=list(types)
+                {name: kind for name, kind in types.items() if kind is not None}
+                | dict.fromkeys(self._unnamed, pa.null()),
+                columns=[*types, *self._unnamed] if types else [],
             ),
         )
+        return table.drop_columns(list(self._unnamed))
 
     def _mistake(self, block: _Block, types: Mapping[str, pa.DataType | None], error: Exception) -> DataError:
         """Return what is wrong in a block that cannot be parsed: the first line with which it cannot."""
@@ -422,8 +443,14 @@ class CsvSource:
     ) -> DataError:
         text = io.StringIO(row.decode("utf-8", "replace"), newline="\n")
         cells = next(csv.reader(text, delimiter=self._delimiter), [])
-        if len(cells) != len(self.names):
-            return DataError(f"{place}: expected {len(self.names)} cells as in the header, got {len(cells)}")
+        expected = len(self._all_names)
+        if len(cells) != expected:
+            return DataError(f"{place}: expected {expected} cells as in the header, got {len(cells)}")
+        if any(cells[len(self.names) :]):
+            return DataError(
+                f"{place}: expected nothing behind the last {in_words(self._delimiter)}, as in the first lines, got "
+                f"{cells[-1]!r}; give that column a name in the header"
+            )
         for name, kind in types.items():
             if self._fails(row, {name: kind}):
                 cell = cells[self.names.index(name)]

@@ -9,8 +9,8 @@ the first million is looked at:
     There are two records or more, all of one value.
 ``id``
     Whole numbers, from 30 records on, all different and either named like an id, or without larger holes (largest −
-    smallest below 1.2·n), or beyond 2³¹; or named so, with more than 100 different ones. Text of which 95 in 100
-    values are different.
+    smallest below 1.2·n), or beyond 2³¹; or named so, or like a number that somebody gave (``flight_number``,
+    ``account_no``), with more than 100 different ones. Text of which 95 in 100 values are different.
 ``codes``
     Whole numbers, taken as such, of 3 to 100 different values with a name such as ``region`` or ``status``, unless it
     speaks of a number too (``education_num``), or any named like a postal code; or 3 to 12 different ones nearly
@@ -20,6 +20,8 @@ the first million is looked at:
     Text of which half of the different values are numbers (:mod:`splitvfl.data.cell_format`); all rows are looked at.
 ``dates``
     Text of which 9 in 10 values look like dates.
+``variants``
+    Text, of classes too, with values that differ by case and blanks only.
 
 Of tables that were ingested, the rules see what was learned of a column then (:mod:`splitvfl.data.ingested_doubts`).
 """
@@ -40,7 +42,7 @@ from splitvfl.data.cell_format import AS_USUAL, CellFormat, numbers_in_text
 from splitvfl.data.spelling import setting
 from splitvfl.data.tables import is_number, is_text, numbers
 
-Kind = Literal["gaps", "constant", "id", "codes", "numbers", "dates"]
+Kind = Literal["gaps", "constant", "id", "codes", "numbers", "dates", "variants"]
 
 # Rows that are looked at, and of text, values.
 LOOKED_AT = 1_000_000
@@ -52,6 +54,11 @@ _MOST = 0.9
 _FEW_VALUES, _NAMED_VALUES, REPEATED_IDS = 12, 100, 100
 
 ID_WORDS = re.compile("ids?|uuid|guid|index|idx|key|ref|nr|unnamed")
+# The last words of a name that speak of a number which somebody gave to something: behind other words, and alone.
+_GIVEN_NUMBER = re.compile("number|no|num|nbr")
+_GIVEN = re.compile(
+    r"(acct|account|konto|compte)(no|nr|num|number)?|iban|ssn|phone|telephone|mobile|\w+nummer|\w+[^s]number"
+)
 _CODE_WORDS = re.compile(
     "branch|category|channel|city|class|code|country|department|district|education|ethnicity|gender|group|industry|job|"
     "kind|language|marital|marriage|occupation|product|profession|race|region|religion|sector|segment|sex|state|status|"
@@ -144,6 +151,31 @@ def _of_text(values: pa.Array, distinct: int) -> Iterator[tuple[Kind, str]]:
         yield "dates", f"such as {_short(some[0])}"
     elif len(values) >= FEWEST and distinct >= 0.95 * len(values):
         yield "id", f"{distinct:,} different texts in {len(values):,} records"
+    elif distinct <= _VALUES and (alike := variants(pc.unique(values).to_pylist())):
+        yield "variants", alike
+
+
+def label_doubts(table: pa.Table, label: str) -> tuple[Doubt, ...]:
+    """Return what is doubtful about a column of labels: classes that are one class written in two ways."""
+    values = present(table.column(label).combine_chunks())
+    alike = variants(pc.unique(values).to_pylist()) if is_text(values) else ""
+    return (Doubt("variants", label, alike),) if alike else ()
+
+
+def variants(values: Sequence[str]) -> str:
+    """Return two different values that differ by case and blanks only; nothing if there are none, or too many to tell.
+
+    >>> variants(["No", "Yes", "yes "])
+    "'Yes' and 'yes '"
+    """
+    if len(values) > _VALUES:
+        return ""
+    first: dict[str, str] = {}
+    for value in values:
+        other = first.setdefault(" ".join(value.split()).casefold(), value)
+        if other != value:
+            return f"{_short(other)} and {_short(value)}"
+    return ""
 
 
 def _of_numbers(name: str, values: pa.Array) -> Iterator[tuple[Kind, str]]:
@@ -158,7 +190,7 @@ def _of_numbers(name: str, values: pa.Array) -> Iterator[tuple[Kind, str]]:
 
 
 def _why_id(name: str, found: Whole, records: int) -> str:
-    named = has_word(name, ID_WORDS)
+    named = named_id(name)
     low, high = found[0], found[-1]
     if len(found) == records >= FEWEST:
         if named or high - low < 1.2 * records or high >= 2.0**31:
@@ -177,6 +209,17 @@ def _may_be_codes(name: str, found: Whole, counts: npt.NDArray[np.int64]) -> boo
     frequencies = np.zeros(int(span))
     frequencies[(found - found[0]).astype(np.int64)] = counts
     return _peaks(frequencies) > 1
+
+
+def named_id(name: str) -> bool:
+    """Return whether a column has a name as ids have, or numbers that somebody gave: ``flight_number``, ``acct``."""
+    if has_word(name, ID_WORDS):
+        return True
+    *others, last = [word.lower() for word in _words(name)] or [""]
+    if others and _GIVEN_NUMBER.fullmatch(last):
+        # Of many things it says how many there are: claims_number, transactions_no.
+        return not others[-1].endswith("s") and others[-1] != "of"
+    return _GIVEN.fullmatch(last) is not None
 
 
 def named_codes(name: str, values: int) -> bool:
@@ -203,8 +246,12 @@ def _peaks(frequencies: Whole) -> int:
 
 def has_word(name: str, words: re.Pattern[str]) -> bool:
     """Return whether one of these words is in a column's name: ``customerId``, ``customer_id`` and ``CUSTOMER ID``."""
+    return any(words.fullmatch(word.lower()) for word in _words(name))
+
+
+def _words(name: str) -> list[str]:
     apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
-    return any(words.fullmatch(word.lower()) for word in re.findall(r"[A-Za-z]+", apart))
+    return re.findall(r"[A-Za-z]+", apart)
 
 
 def as_range(low: float, high: float) -> str:
@@ -251,6 +298,9 @@ def _said(kind: Kind, *, several: bool) -> str:
             return f"{looks}, learned by heart; see {setting('id_column')} if it names the records, else {drop}"
         case "codes":
             return f"may be codes, not amounts; if so, see {setting('categorical_columns')}"
+        case "variants":
+            what = "have values that differ" if several else "has values that differ"
+            return f"{what} by case and blanks only, and count as different; write them alike"
         case "numbers":
             became = "became categories and look" if several else "became categories and looks"
             return f"{became} like numbers; if categories are meant, see {setting('text_columns')}"

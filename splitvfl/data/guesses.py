@@ -6,14 +6,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from splitvfl.data.columns import TaskName
 from splitvfl.data.doubts import ID_WORDS, doubts_of, has_word, present
+from splitvfl.data.encoding import check_one_of
 from splitvfl.data.fitting import ONEHOT_LIMIT
+from splitvfl.data.labels import Unlabelled, are_missing
 from splitvfl.data.sources import open_one, read_whole
 from splitvfl.data.tables import did_you_mean, is_number, is_text, listed
 from splitvfl.errors import ConfigError, DataError
@@ -81,6 +83,11 @@ class OpenFile:
             raise DataError(
                 f"{path} has {source.size / 2**30:.0f} GiB, too much to look at as a whole; see `splitvfl ingest`"
             )
+        if len(source.names) == 1 and not source.typed:
+            raise DataError(
+                f"{path} has one column only, {source.names[0]!r}: which delimiter? Expected comma, semicolon, tab or "
+                "|, as often in every line"
+            )
         table = read_whole(source)
         text = () if source.typed else tuple(name for name in table.column_names if _is_long_id(name, table[name]))
         party = re.sub(r"[^\w-]+", "-", path.name.split(".")[0]).strip("-") or "party"
@@ -104,6 +111,7 @@ class Label:
         task: What is learned.
         positive: Which value is the positive class; ``None`` where that is clear, or there is none.
         why: Why it was taken for that.
+        unlabelled: Records without a label, which are left out.
     """
 
     party: str
@@ -111,6 +119,7 @@ class Label:
     task: TaskName
     positive: Any
     why: str
+    unlabelled: int = 0
 
 
 @dataclass(frozen=True)
@@ -154,7 +163,11 @@ class _Kinds:
 
 
 def guess(
-    files: Sequence[OpenFile], *, label: str | None = None, id_column: str | Mapping[str, str] | None = None
+    files: Sequence[OpenFile],
+    *,
+    label: str | None = None,
+    id_column: str | Mapping[str, str] | None = None,
+    unlabelled: Unlabelled = "error",
 ) -> Guesses:
     """Return what files may hold.
 
@@ -162,13 +175,16 @@ def guess(
         files: One of each party, or one of all columns.
         label: The label column, if the user says so.
         id_column: Column that names the records, likewise; or one for each party by name.
+        unlabelled: What becomes of records without a label.
 
     Raises:
+        ArgumentError: If that is none of what can become of them.
         ConfigError: If something has to be said that cannot be guessed; it says what there is to choose from.
         DataError: If a column that was named is not there, or cannot be what it is to be.
     """
+    check_one_of("unlabelled", unlabelled, get_args(Unlabelled))
     ids, id_why = _guess_id(files, id_column)
-    found = _guess_label(files, label, ids)
+    found = _guess_label(files, label, ids, unlabelled)
     one = next(iter(ids.values()), None) if len(set(ids.values())) == 1 else None
     kinds, features = _Kinds(), dict[str, tuple[str, ...]]()
     for file in files:
@@ -176,7 +192,7 @@ def guess(
         _sort(file.table, own, kinds)
         features[file.party] = tuple(name for name in own if name not in kinds.dropped)
         if not features[file.party]:
-            raise DataError(f"{file.path} has no column to learn from; there are {listed(file.table.column_names)}")
+            raise DataError(_nothing_left(file, ids.get(file.party), found, kinds))
     return Guesses(
         label=found,
         id_column=one,
@@ -190,6 +206,16 @@ def guess(
         many=tuple(kinds.many),
         records=min(file.table.num_rows for file in files),
     )
+
+
+def _nothing_left(file: OpenFile, id_column: str | None, label: Label, kinds: _Kinds) -> str:
+    """Return why there is no column to learn from: what becomes of each, a line for each."""
+    found = {name: f"left out: {name} ({kinds.dropped.get(name, '')})" for name in file.table.column_names}
+    if id_column in found:
+        found[id_column] = f"{id_column} names the records"
+    if file.party == label.party:
+        found[label.column] = f"{label.column} is the label"
+    return "\n  ".join([f"{file.path} has no column to learn from:", *found.values()])
 
 
 # --- ids
@@ -271,18 +297,24 @@ def _is_unique(column: pa.ChunkedArray) -> bool:
 # --- label
 
 
-def _guess_label(files: Sequence[OpenFile], wanted: str | None, ids: Mapping[str, str]) -> Label:
+def _guess_label(
+    files: Sequence[OpenFile], wanted: str | None, ids: Mapping[str, str], unlabelled: Unlabelled
+) -> Label:
     if wanted is not None:
-        return _as_label(_holder(files, wanted), wanted, "you said so")
-    candidates = [
-        (file, name)
-        for file in files
-        for name in file.table.column_names
-        if name != ids.get(file.party) and _could_be_label(file.table[name])
-    ]
+        return _as_label(_holder(files, wanted), wanted, "you said so", unlabelled)
+    columns = [(file, name) for file in files for name in file.table.column_names if name != ids.get(file.party)]
+    candidates = [one for one in columns if not _no_label(one[0].table[one[1]], unlabelled)]
+    # A column that is called as labels are is named with what it lacks, before another is taken for the label.
+    odd = [one for one in columns if _LABEL_NAMES.fullmatch(one[1]) and one not in candidates]
+    if odd and not any(_LABEL_NAMES.fullmatch(name) for _, name in candidates):
+        file, name = odd[0]
+        raise ConfigError(
+            f"{name} of {file.path} looks like the label by its name, and {_no_label(file.table[name], unlabelled)}. "
+            "Say --label COLUMN if another column is the label"
+        )
     if not candidates:
         raise ConfigError("no column can be a label: each has gaps, one value only, or too many different texts")
-    two = [(file, name) for file, name in candidates if pc.count_distinct(file.table[name]).as_py() == 2]
+    two = [(file, name) for file, name in candidates if len(_different(file.table[name])) == 2]
     likely = {
         "by its name": [one for one in candidates if _LABEL_NAMES.fullmatch(one[1])],
         "the only column of two values": two,
@@ -294,7 +326,7 @@ def _guess_label(files: Sequence[OpenFile], wanted: str | None, ids: Mapping[str
     best = of_two if len(of_two) == 1 else found
     if len(best) > 1:
         raise ConfigError(f"which column is the label? Say --label; it may be {listed([name for _, name in best])}")
-    return _as_label(*best[0], why)
+    return _as_label(*best[0], why, unlabelled)
 
 
 def _holder(files: Sequence[OpenFile], label: str) -> OpenFile:
@@ -311,28 +343,40 @@ def _holder(files: Sequence[OpenFile], label: str) -> OpenFile:
     return holders[0]
 
 
-def _could_be_label(column: pa.ChunkedArray) -> bool:
-    kept = len(present(column.combine_chunks()))
-    if kept < len(column) or pc.count_distinct(column).as_py() < 2:
-        return False
-    return is_number(column) or (is_text(column) and pc.count_distinct(column).as_py() <= _MOST_CLASSES)
+def _different(column: pa.ChunkedArray) -> list[Any]:
+    """Return the different labels of a column, sorted; it holds numbers or text."""
+    return sorted(pc.unique(column.filter(pa.array(~are_missing(column)))).to_pylist())
 
 
-def _as_label(file: OpenFile, name: str, why: str) -> Label:
-    column = file.table[name]
-    if not _could_be_label(column):
-        raise ConfigError(
-            f"--label: column {name!r} of {file.path} cannot be a label: expected a value in every row, two or more "
-            f"different ones, and of texts {_MOST_CLASSES} at most; got {pc.count_distinct(column).as_py():,} "
-            f"different, {len(column) - len(present(column.combine_chunks())):,} missing"
+def _no_label(column: pa.ChunkedArray, unlabelled: Unlabelled) -> str:
+    """Return why a column cannot be a label, and what to do about it; nothing if it can."""
+    if not is_number(column) and not is_text(column):
+        return f"holds neither numbers nor text but {column.type}"
+    missing, found = int(are_missing(column).sum()), _different(column)
+    if len(found) < 2:
+        values = f"is {found[0]!r} in every record that has a value" if found else "has no value at all"
+        return f"{values}: there is nothing to learn"
+    if is_text(column) and len(found) > _MOST_CLASSES:
+        return f"holds {len(found):,} different texts, and {_MOST_CLASSES} classes at most are guessed"
+    if missing and unlabelled == "error":
+        return (
+            f"has {missing:,} missing values in {len(column):,} records: correct them, or leave these records out with "
+            "--unlabelled drop if their outcome is not known yet"
         )
-    distinct = sorted(pc.unique(column).to_pylist())
+    return ""
+
+
+def _as_label(file: OpenFile, name: str, why: str, unlabelled: Unlabelled) -> Label:
+    column = file.table[name]
+    if told := _no_label(column, unlabelled):
+        raise ConfigError(f"--label: column {name!r} of {file.path} cannot be a label: it {told}")
+    distinct, missing = _different(column), int(are_missing(column).sum())
     if len(distinct) == 2:
-        return Label(file.party, name, "binary", _positive(column, distinct), f"{why}; two values")
+        return Label(file.party, name, "binary", _positive(column, distinct), f"{why}; two values", missing)
     whole = is_text(column) or pc.all(pc.equal(pc.floor(column), column)).as_py()
     if whole and len(distinct) <= _MOST_CLASSES:
-        return Label(file.party, name, "multiclass", None, f"{why}; {len(distinct)} classes")
-    return Label(file.party, name, "regression", None, f"{why}; {len(distinct):,} different numbers")
+        return Label(file.party, name, "multiclass", None, f"{why}; {len(distinct)} classes", missing)
+    return Label(file.party, name, "regression", None, f"{why}; {len(distinct):,} different numbers", missing)
 
 
 def _positive(column: pa.ChunkedArray, values: Sequence[Any]) -> Any:
@@ -371,14 +415,14 @@ def _kind_dropped(kind: pa.DataType) -> str:
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return _WHY_DROPPED["dates"]
     if pa.types.is_temporal(kind):
-        return "times or durations, of which no numbers are made here"
+        return "times or durations: make numbers of them, such as seconds, and it can be used"
     return f"neither numbers nor text, but {kind}"
 
 
 _WHY_DROPPED = {
     "id": "looks like an id",
     "constant": "one value only",
-    "dates": "dates, of which no numbers are made here",
+    "dates": "dates: make numbers of them, such as days since a day, and it can be used",
     "numbers": "text that looks like numbers",
 }
 

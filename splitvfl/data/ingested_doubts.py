@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from splitvfl.data.doubts import FEWEST, ID_WORDS, LOOKED_AT, REPEATED_IDS, Doubt, Kind, as_range, has_word, named_codes
+from splitvfl.data.doubts import FEWEST, LOOKED_AT, REPEATED_IDS, Doubt, Kind, as_range, named_codes, named_id
 from splitvfl.data.schema import Encoder, HashEncoder, NumericEncoder, VocabularyEncoder
 
 
@@ -41,14 +41,12 @@ def _of_numeric(encoder: NumericEncoder) -> Iterator[tuple[Kind, str]]:
         yield "constant", f"always {encoder.low:g}"
     elif encoder.kind == "integer":
         span = encoder.high - encoder.low + 1
-        if encoder.gaps == 0 and (_numbered_through(encoder, span) or (_is_named_id(encoder) and span > REPEATED_IDS)):
+        if encoder.gaps == 0 and (
+            _numbered_through(encoder, span) or (named_id(encoder.column) and span > REPEATED_IDS)
+        ):
             yield "id", f"whole numbers, {as_range(encoder.low, encoder.high)}, in {encoder.rows:,} records"
         elif named_codes(encoder.column, int(min(span, LOOKED_AT))):
             yield "codes", f"whole numbers, {as_range(encoder.low, encoder.high)}"
-
-
-def _is_named_id(encoder: NumericEncoder) -> bool:
-    return has_word(encoder.column, ID_WORDS)
 
 
 def _numbered_through(encoder: NumericEncoder, span: float) -> bool:

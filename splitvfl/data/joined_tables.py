@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from splitvfl.data.cell_format import Origin
 from splitvfl.data.columns import PartyData, Provenance, VerticalData
-from splitvfl.data.doubts import DoubtWarning, doubts_of, in_words
+from splitvfl.data.doubts import DoubtWarning, doubts_of, in_words, label_doubts
 from splitvfl.data.id_column import read_digests
-from splitvfl.data.labels import check_split, read_labels
+from splitvfl.data.labels import Mask, check_split, left_out, read_labels, with_label
 from splitvfl.data.load import as_written, fit, ids_of_rows, party_of, records_of, split_rows
 from splitvfl.data.named_rows import rows_called
 from splitvfl.data.partition import matching, patterns
@@ -62,10 +62,10 @@ def from_tables(
         id: The column that names the records: one name for all tables, or a name by party. An index of pandas that has
             this name will do.
         active_name: Name of the party that holds the labels.
-        settings: Attributes of :class:`splitvfl.data.spec.TableSpec`: ``task``, ``positive``, ``scale``,
-            ``scale_columns``, ``missing``, ``categorical``, ``categorical_columns``, ``min_count``, ``drop``,
-            ``ranges``, ``missing_values``, ``decimal``, ``thousands``, ``units``, ``test_fraction``, ``split_seed``,
-            ``split_column`` and ``test_value`` (of the active party's table). How cells are written
+        settings: Attributes of :class:`splitvfl.data.spec.TableSpec`: ``task``, ``positive``, ``unlabelled``,
+            ``scale``, ``scale_columns``, ``missing``, ``categorical``, ``categorical_columns``, ``min_count``,
+            ``drop``, ``ranges``, ``missing_values``, ``decimal``, ``thousands``, ``units``, ``test_fraction``,
+            ``split_seed``, ``split_column`` and ``test_value`` (of the active party's table). How cells are written
             (``missing_values``, ``decimal``, ``thousands``, ``units``) may be a mapping by party. Patterns of columns
             are looked for in all tables.
 
@@ -89,8 +89,9 @@ def from_tables(
     tables = [_read(table, common) for table in _opened(parties, _id_columns(id, parties), common, cells)]
     specs = _own_specs(tables, common)
     rows = _joined(tables)
-    taken = [table.taken(rows[table.name]) for table in tables]
-    data = _divided(taken, specs, description=_described(tables, rows, label))
+    used = _labelled(tables[0], rows, common)
+    taken = [table.taken(rows[table.name][used]) for table in tables]
+    data = _divided(taken, specs, description=f"{_described(tables, rows, label)}{left_out(used)}")
     _tell_doubts(data)
     return data
 
@@ -244,6 +245,13 @@ def _with_index(given: Any, id_column: str | None) -> Any:
 # --- the records in common
 
 
+def _labelled(active: _PartyTable, rows: Mapping[str, Rows], spec: TableSpec) -> Mask:
+    """Return which of the common records are used: those that have a label, where others are left out."""
+    assert spec.label is not None
+    labels = column_of(active.table, spec.label, source=active.source).take(pa.array(rows[active.name]))
+    return with_label(labels, spec.unlabelled, source=f"label column {spec.label!r} of {active.source}")
+
+
 def _joined(tables: Sequence[_PartyTable]) -> dict[str, Rows]:
     """Return which rows of each table are the common records, in the active party's order."""
     if tables[0].id_column is None:
@@ -383,7 +391,7 @@ def _divided(tables: Sequence[_PartyTable], specs: Mapping[str, TableSpec], *, d
     target = column_of(active.table, spec.label, source=active.source)
     with active.rows_called():
         labels, classes = read_labels(target, task=spec.task, positive=spec.positive, source=where)
-    split = split_rows(spec, active.table, labels, active.source)
+        split = split_rows(spec, active.table, labels, active.source)
     check_split(labels, *split, task=spec.task, source=where)
     ids = ids_of_rows(active.table, spec.id_column, active.source)
     held: dict[str, PartyData] = {}
@@ -402,6 +410,8 @@ def _divided(tables: Sequence[_PartyTable], specs: Mapping[str, TableSpec], *, d
             categories=own.categories(division, source=table.source),
             written=own.written(table.table.column_names, source=table.source),
         )
+        if table is active:
+            doubts += label_doubts(table.table, spec.label)
         held[table.name] = party_of(table.name, columns, encoded, train, test, provenance, doubts)
     return VerticalData(
         name="tables in memory",

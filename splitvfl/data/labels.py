@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from splitvfl.data.columns import TaskName
 from splitvfl.data.spelling import setting
@@ -16,6 +17,9 @@ from splitvfl.errors import ArgumentError, DataError
 
 Labels = npt.NDArray[np.float32] | npt.NDArray[np.int64]
 Positive = str | float | bool
+Mask = npt.NDArray[np.bool_]
+Unlabelled = Literal["error", "drop"]
+"""What becomes of records without a label: they are refused, or left out."""
 
 
 def read_labels(column: pa.Array, *, task: TaskName, positive: Positive | None, source: str) -> tuple[Labels, int]:
@@ -40,12 +44,15 @@ def read_labels(column: pa.Array, *, task: TaskName, positive: Positive | None, 
         raise ArgumentError(f"{setting('positive', positive)} is for a binary task, not for {task}")
     if not is_text(column) and not is_number(column):
         raise DataError(f"{source} holds neither numbers nor text but {column.type}")
-    values = np.asarray(column.to_pylist(), object) if is_text(column) else numbers(column)
-    missing = np.array([value is None for value in values]) if is_text(column) else np.isnan(values)
+    missing = are_missing(column)
     if missing.any():
-        error = DataError(f"{source} has no value in {missing.sum()} rows, first in row {missing.argmax()} (from 0)")
+        error = DataError(
+            f"{source} has no value in {missing.sum()} rows, first in row {missing.argmax()} (from 0); correct them, "
+            f"or leave them out if the outcome is not known yet ({setting('unlabelled', 'drop')})"
+        )
         error.row = int(missing.argmax())
         raise error
+    values = np.asarray(column.to_pylist(), object) if is_text(column) else numbers(column)
     if task == "regression":
         return _real(values, is_text(column), source), 1
     found, codes = np.unique(values, return_inverse=True)
@@ -56,6 +63,45 @@ def read_labels(column: pa.Array, *, task: TaskName, positive: Positive | None, 
             return (found == _positive(found.tolist(), positive, source))[codes].astype(np.float32), 2
         case _:
             assert_never(task)
+
+
+def are_missing(column: pa.Array | pa.ChunkedArray) -> Mask:
+    """Return which rows of a label column have no value: no number, or no text but blanks."""
+    if is_text(column):
+        missing = pc.equal(pc.utf8_trim_whitespace(column), "").fill_null(True)
+    else:
+        missing = pc.is_null(column, nan_is_null=True)
+    found: Mask = np.asarray(missing, bool)
+    return found
+
+
+def with_label(labels: pa.Array, unlabelled: Unlabelled, *, source: str) -> Mask:
+    """Return which rows are used: unless records without a label are dropped, all.
+
+    Args:
+        labels: The label column.
+        unlabelled: What becomes of records without a label.
+        source: What to call the column in messages.
+
+    Raises:
+        DataError: If no row has a label.
+    """
+    missing = are_missing(labels)
+    if unlabelled == "error":
+        return np.ones(len(missing), bool)
+    if missing.all():
+        raise DataError(f"{source} has no value in any row")
+    return ~missing
+
+
+def left_out(used: Mask | int) -> str:
+    """Return how many records without a label were left out, to be added to a description; nothing if none was.
+
+    Args:
+        used: Which records are used, or how many are not.
+    """
+    unlabelled = used if isinstance(used, int) else int((~used).sum())
+    return f"; without a label, and left out: {unlabelled:,}" if unlabelled else ""
 
 
 def _real(values: npt.NDArray[Any], text: bool, source: str) -> npt.NDArray[np.float32]:
@@ -122,6 +168,13 @@ def _other_than_binary(found: Sequence[Any]) -> str:
     regression = f"{setting('task', 'regression')} if they are amounts or counts" if amounts else ""
     classes = f"{setting('task', 'multiclass')} if they are classes"
     return f"another task: {' or '.join(filter(None, [regression, classes]))}"
+
+
+def class_named(one: float, labels: Labels) -> str:
+    """Return what a class is called in messages: labels of two classes are float32, 0 and 1."""
+    if labels.dtype == np.float32:
+        return "the positive class" if one else "the negative class"
+    return f"class {one:g} (in sorted order, from 0)"
 
 
 def check_split(labels: Labels, train: Rows, test: Rows, *, task: TaskName, source: str) -> None:

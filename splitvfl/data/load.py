@@ -17,10 +17,10 @@ import torch
 
 from splitvfl.data.cell_format import CellFormat, Origin, numbers_in_text, read_cells
 from splitvfl.data.columns import Columns, PartyData, Provenance, Records, VerticalData
-from splitvfl.data.doubts import Doubt, doubts_of
+from splitvfl.data.doubts import Doubt, doubts_of, label_doubts
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.fitting import fit_encoding
-from splitvfl.data.labels import Labels, check_split, read_labels
+from splitvfl.data.labels import Labels, check_split, left_out, read_labels, with_label
 from splitvfl.data.partition import REST, ColumnClaim
 from splitvfl.data.ranges import as_ranges
 from splitvfl.data.sets import DATA_SETS, TABLES, DataSet, digit_labels, file_of
@@ -59,10 +59,10 @@ def load(
         active: The active party's columns, see :mod:`splitvfl.data.partition`; default none.
         passive: Each passive party's columns. Default: one party ``"passive"`` with the rest.
         active_name: Name of the party that holds the labels.
-        settings: Attributes of :class:`splitvfl.data.spec.TableSpec`: ``label``, ``task``, ``positive``, ``drop``,
-            ``id_column``, ``test_fraction``, ``split_seed``, ``split_column``, ``test_value``, ``scale``, ``missing``,
-            ``categorical``, ``categorical_columns``, ``min_count``, ``ranges``, ``missing_values``, ``decimal``,
-            ``thousands``, ``units`` and the others.
+        settings: Attributes of :class:`splitvfl.data.spec.TableSpec`: ``label``, ``task``, ``positive``,
+            ``unlabelled``, ``drop``, ``id_column``, ``test_fraction``, ``split_seed``, ``split_column``,
+            ``test_value``, ``scale``, ``missing``, ``categorical``, ``categorical_columns``, ``min_count``, ``ranges``,
+            ``missing_values``, ``decimal``, ``thousands``, ``units`` and the others.
 
     Raises:
         ArgumentError: If an argument is malformed, or means nothing for this set.
@@ -154,8 +154,15 @@ def _divided(spec: TableSpec, parties: Sequence[PartyClaim], table: pa.Table, or
         raise ArgumentError(f"expected the name of the label column ({setting('label')}), got none")
     division = spec.divide(table.column_names, parties, source=source)
     table, written = as_written(spec, division, table, division.kept, origin)
-    where = f"label column {spec.label!r} of {source}"
+    name, where = source, f"label column {spec.label!r} of {source}"
     target = column_of(table, spec.label, source=source)
+    used = with_label(target, spec.unlabelled, source=where)
+    if not used.all():
+        table, source = (
+            table.filter(pa.array(used)).combine_chunks(),
+            f"{source} (of the rows with a label)",
+        )
+        target = column_of(table, spec.label, source=source)
     labels, classes = read_labels(target, task=spec.task, positive=spec.positive, source=where)
     split = split_rows(spec, table, labels, source)
     check_split(labels, *split, task=spec.task, source=where)
@@ -169,15 +176,17 @@ def _divided(spec: TableSpec, parties: Sequence[PartyClaim], table: pa.Table, or
         train, test = (records_of(encoded, ids[rows], rows, own) for rows in split)
         provenance = Provenance(encoding=fitted, id_column=spec.id_column)
         doubts = doubts_of(table, columns, categories=spec.categories(division, source=source), written=written)
+        if party.role == "active":
+            doubts += label_doubts(table, spec.label)
         held[party.name] = party_of(party.name, columns, encoded, train, test, provenance, doubts)
     active = next(party.name for party in parties if party.role == "active")
     return VerticalData(
-        name=Path(source).stem,
+        name=Path(name).stem,
         task=spec.task,
         classes=classes,
         active=held.pop(active),
         passives=held,
-        description=f"{source}: {table.num_rows} rows, label {spec.label}",
+        description=f"{name}: {table.num_rows} rows, label {spec.label}{left_out(used)}",
     )
 
 
@@ -295,7 +304,10 @@ def split_rows(spec: TableSpec, table: pa.Table, labels: Labels, source: str) ->
     """
     if spec.split_column is None:
         stratified = spec.task != "regression"
-        return random_split(labels, test_fraction=spec.test_fraction, seed=spec.split_seed, stratified=stratified)
+        where = f"label column {spec.label!r} of {source}"
+        return random_split(
+            labels, test_fraction=spec.test_fraction, seed=spec.split_seed, stratified=stratified, source=where
+        )
     column = column_of(table, spec.split_column, source=source)
     where = f"split column {spec.split_column!r} of {source}"
     return split_by_column(column, test_value=spec.test_value, source=where)

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from splitvfl.data.alignment import Alignment, fill_dummies, read_alignment
 from splitvfl.data.columns import PartyData, Provenance, Records, TaskName
-from splitvfl.data.doubts import doubts_of
+from splitvfl.data.doubts import doubts_of, label_doubts
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.hashing import are_tested
 from splitvfl.data.ingest.records import ids_of
-from splitvfl.data.labels import Labels, check_split, read_labels
+from splitvfl.data.labels import Labels, are_missing, check_split, read_labels
 from splitvfl.data.load import as_written, fit, party_of, read_source, records_of
 from splitvfl.data.named_rows import rows_called
 from splitvfl.data.partition import REST
@@ -95,6 +95,8 @@ def load_party(spec: TableSpec, party: PartyClaim, *, aligned: str | os.PathLike
     train, test = (_records(part, order, tested, encoded, labels) for part in PARTS)
     provenance = Provenance(encoding=fitted, id_column=spec.id_column)
     doubts = doubts_of(table, held, categories=spec.categories(division, source=source), written=written)
+    if spec.label is not None:
+        doubts += label_doubts(table, spec.label)
     data = party_of(name, held, encoded, train, test, provenance, doubts)
     return PartyFile(data, spec.task if party.role == "active" else None, classes, fitted)
 
@@ -191,9 +193,26 @@ def _labels(spec: TableSpec, table: pa.Table, source: str, split: Sequence[Rows]
         return None, 0
     where = f"label column {spec.label!r} of {source}"
     target = column_of(table, spec.label, source=source)
+    _check_labelled(target, where)
     labels, classes = read_labels(target, task=spec.task, positive=spec.positive, source=where)
     check_split(labels, split[0], split[1], task=spec.task, source=where)
     return labels, classes
+
+
+def _check_labelled(labels: pa.Array, where: str) -> None:
+    """Refuse records without a label, whatever is set: the partner has them too.
+
+    Left out now, their ids would be missing in what is sent, and show the partner which outcomes are not known yet.
+    """
+    missing = are_missing(labels)
+    if missing.any():
+        error = DataError(
+            f"{where} has no value in {missing.sum()} rows, first in row {missing.argmax()} (from 0); the partner has "
+            f"these records too, and {setting('unlabelled', 'drop')} would show it which outcomes are not known yet: "
+            "take them out of the file, and align what is left (splitvfl align)"
+        )
+        error.row = int(missing.argmax())
+        raise error
 
 
 def _records(

@@ -9,7 +9,7 @@ from typing import NamedTuple, get_args
 from splitvfl.data.cell_format import CellFormat, cell_format
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Encoding, Scale, check_one_of
-from splitvfl.data.labels import Positive
+from splitvfl.data.labels import Positive, Unlabelled
 from splitvfl.data.partition import REST, ColumnClaim, divide, matching, patterns
 from splitvfl.data.ranges import GivenRanges
 from splitvfl.data.schema import Role
@@ -74,6 +74,8 @@ class TableSpec(Encoding):
         label: The label column. Without one there is no active party.
         task: ``"binary"``, ``"multiclass"`` or ``"regression"``.
         positive: Which of two label values is the positive class; not needed for 0 and 1.
+        unlabelled: ``"drop"`` leaves out records without a label, as their outcome is not known yet, before tables are
+            joined; ``"error"`` refuses them.
         id_column: Column that names the records; default: their numbers from 0.
         drop: Columns that nobody gets, as names and patterns; applied before any claim.
         test_fraction: Share of test records, in (0, 1).
@@ -104,6 +106,7 @@ class TableSpec(Encoding):
     label: str | None = None
     task: TaskName = "binary"
     positive: Positive | None = None
+    unlabelled: Unlabelled = "error"
     id_column: str | None = None
     drop: Patterns = ()
     test_fraction: float = 0.2
@@ -123,6 +126,7 @@ class TableSpec(Encoding):
         """Check the settings."""
         super().__post_init__()
         check_one_of("task", self.task, get_args(TaskName))
+        check_one_of("unlabelled", self.unlabelled, get_args(Unlabelled))
         for scale in self.scale_columns:
             check_one_of("scale", scale, get_args(Scale))
         if not 0 < self.test_fraction < 1:

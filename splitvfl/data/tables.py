@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -16,6 +17,8 @@ from splitvfl.data.spelling import setting
 from splitvfl.errors import DataError
 
 Rows = npt.NDArray[np.int64]
+# Several names in one, because something else than a delimiter that is known stands between them.
+_SEPARATED = re.compile(r"\w['\"]?[^\w'\"-]+['\"]?\w")
 
 
 def column_of(table: pa.Table, name: str, *, source: str) -> pa.Array:
@@ -28,6 +31,8 @@ def column_of(table: pa.Table, name: str, *, source: str) -> pa.Array:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'AGE'?"``, or what there is when nothing comes near."""
     known = list(known)
+    if len(known) == 1 and _SEPARATED.search(known[0]):
+        return f"; there is one column only, {known[0]!r}: which delimiter? Expected comma, semicolon, tab or |"
     # Compared in lower case, because case is the commonest mistake and weighs as much as any other letter.
     by_lower = {other.lower(): other for other in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1)

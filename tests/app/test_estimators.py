@@ -25,6 +25,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from splitvfl.data.doubts import DoubtWarning
 from splitvfl.defenses import AsymmetricResponse
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.hooks import Weighed
@@ -255,6 +256,20 @@ def test_text_truth_values_and_gaps_are_columns_too() -> None:
     np.testing.assert_array_equal(*unknown)
     with pytest.raises(ArgumentError, match="column 'gap' of X has no value in 100 of 200 rows"):
         clone(model).set_params(missing="error").fit(frame, job)
+
+
+def test_classes_that_differ_by_case_and_blanks_are_warned_of() -> None:
+    model = SplitClassifier(**SMALL, audit=False, random_state=0)
+
+    with pytest.warns(DoubtWarning, match="3 classes, of which 'Yes' and 'yes ' differ by case"):
+        model.fit(np.arange(60.0).reshape(30, 2), ["No", "Yes", "yes "] * 10)
+    model.fit(np.arange(60.0).reshape(30, 2), ["No", "Yes", "maybe"] * 10)  # warnings are errors
+
+
+@pytest.mark.parametrize("value", [7.0, 0.1])
+def test_labels_that_are_all_the_same_are_named(value: float) -> None:
+    with pytest.raises(ArgumentError, match=f"labels that differ, got {value:g} in all 30 records"):
+        SplitRegressor(**SMALL, audit=False).fit(np.arange(60.0).reshape(30, 2), np.full(30, value))
 
 
 def test_a_seed_decides_everything_and_nothing_else_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,12 @@ def kinds(name: str, values: object, *, known: bool = False) -> list[str]:
 WORDS = ["".join(RANDOM.choice(list(string.ascii_lowercase), 8)) for _ in range(ROWS)]
 
 
+GIVEN_NUMBERS = ("flight_number", "flightNumber", "FlightNumber", "account_no", "Account No.", "acct", "AcctNo")
+GIVEN_NUMBERS += ("bank_account", "Kontonummer", "kundennummer", "policynumber", "phone", "order_num")
+COUNTS = ("number_of_payments", "num_calls", "transactions_no", "claims_number", "account_balance", "amount", "no")
+COUNTS += ("visitsnumber", "phone_minutes_total", "mobile_price", "account_age_days", "Account length")
+
+
 @pytest.mark.parametrize(
     ("name", "values", "expected"),
     [
@@ -58,6 +64,10 @@ WORDS = ["".join(RANDOM.choice(list(string.ascii_lowercase), 8)) for _ in range(
         ("seen", [1.0] * 150 + [None] * 250, ["gaps"]),
         ("seen", ["x", "y"] * 75 + [""] * 250, ["gaps"]),
         ("nothing", pa.nulls(ROWS), ["gaps"]),
+        *((name, RANDOM.integers(1000, 9999, 4000), ["id"]) for name in GIVEN_NUMBERS),
+        *((name, RANDOM.integers(0, 5000, 4000), []) for name in COUNTS),
+        ("answer", ["Yes", "yes ", "No"] * 99, ["variants"]),
+        ("answer", ["Yes", "No", "yes or no", None, ""] * 99, []),
     ],
 )
 def test_a_column_is_doubted(name: str, values: object, expected: list[str]) -> None:

@@ -297,3 +297,39 @@ def test_a_message_about_a_row_says_whose_it_is(ids: Any) -> None:
 def test_a_table_as_path_is_told_where_to_go() -> None:
     with pytest.raises(ArgumentError, match=r"got a DataFrame; tables in memory are for splitvfl\.from_tables"):
         load("table", path=pd.DataFrame(bank()), label="default")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("gap", [None, np.nan, "", " "])
+def test_records_without_a_label_are_left_out_before_tables_are_joined(gap: Any) -> None:
+    own, other = pd.DataFrame(bank()), pd.DataFrame(lab())
+    labels: Any = own["default"].astype(object if gap is None or isinstance(gap, str) else float)
+    if isinstance(gap, str):
+        labels = labels.map({0: "no", 1: "yes"})
+    own["default"] = labels
+    own.loc[own.index[:7], "default"] = gap
+    settings: dict[str, Any] = {"label": "default", "missing": "indicator"}
+    settings |= {"positive": "yes"} if isinstance(gap, str) else {}
+
+    found = from_tables(active=own, passive={"lab": other}, id="customer", unlabelled="drop", **settings)
+
+    expected = from_tables(active=own[7:], passive={"lab": other}, id="customer", **settings)
+    same(found, expected)
+    assert "without a label, and left out: 7" in found.description
+    assert found.active.train.count + found.active.test.count == ROWS - 7
+    with pytest.raises(DataError, match=r"has no value in 7 rows, first in row 0 .*unlabelled='drop'.*customer"):
+        from_tables(active=own, passive={"lab": other}, id="customer", **settings)
+
+
+def test_records_without_a_label_and_without_an_id_are_left_out_at_all_parties() -> None:
+    own, other = pd.DataFrame(bank()).drop(columns="customer"), pd.DataFrame(lab()).drop(columns="customer")
+    own["default"] = own["default"].astype(float)
+    own.loc[[3, 50], "default"] = np.nan
+    rest = own.drop(index=[3, 50]), other.drop(index=[3, 50])
+    settings: dict[str, Any] = {"label": "default", "missing": "indicator"}
+
+    found = from_tables(active=own, passive={"lab": other}, unlabelled="drop", **settings)
+
+    expected = from_tables(active=rest[0], passive={"lab": rest[1]}, **settings)
+    for party in ("active", "lab"):
+        mine, theirs = (data.active if party == "active" else data["lab"] for data in (found, expected))
+        torch.testing.assert_close(mine.train.columns.numeric, theirs.train.columns.numeric, rtol=0, atol=0)

@@ -67,6 +67,8 @@ def test_real_labels_are_kept() -> None:
         (["yes", "yes"], "binary", "yes", "is 'yes' in every row; a binary task needs both classes"),
         ([0, None, 1, None], "binary", None, "has no value in 2 rows, first in row 1 (from 0)"),
         ([0.0, 1.0, float("nan")], "binary", None, "has no value in 1 rows, first in row 2 (from 0)"),
+        (["yes", "no", " "], "binary", "yes", "has no value in 1 rows, first in row 2 (from 0)"),
+        (["a", "", "b"], "multiclass", None, "has no value in 1 rows, first in row 1 (from 0)"),
         (["a", None], "multiclass", None, "has no value in 1 rows, first in row 1 (from 0)"),
         ([1.0, 2.5], "multiclass", None, "holds 2.5; classes are text or whole numbers"),
         ([1.0, float("inf")], "multiclass", None, "holds inf; classes are text or whole numbers"),

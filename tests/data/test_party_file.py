@@ -361,3 +361,18 @@ def test_task_and_classes_are_known_where_the_labels_are(world: World) -> None:
     telecom = load_party(world.files["telecom"], **world.settings("telecom"))
     assert bank[1:3] == ("binary", 2)
     assert telecom[1:3] == (None, 0)
+
+
+@pytest.mark.parametrize("unlabelled", ["error", "drop"])
+def test_a_record_without_a_label_is_never_left_out_after_an_alignment(unlabelled: str, tmp_path: Path) -> None:
+    frame = pd.read_csv(table(tmp_path, "bank", 0, ROWS, 1))
+    frame["bought"] = frame["bought"].astype(float)
+    frame.loc[frame["customer"] == "c100", "bought"] = np.nan
+    files = {"bank": tmp_path / "gaps.csv", "telecom": table(tmp_path, "telecom", 80, 300, 2)}
+    frame.to_csv(files["bank"], index=False)
+    folders = aligned(tmp_path, files)
+    settings: dict[str, Any] = {"label": "bought", "name": "bank", "role": "active", "unlabelled": unlabelled}
+
+    for where in ({"aligned": folders["bank"]}, {"id_column": "customer"}):
+        with pytest.raises(DataError, match=r"1 rows.*would show it which outcomes are not known.*customer .?c100"):
+            load_party(files["bank"], **settings, **where)

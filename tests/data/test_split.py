@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from sklearn.model_selection import train_test_split
 
 from splitvfl.data.split import random_split, record_ids, split_by_column
 from splitvfl.errors import ArgumentError, DataError
@@ -46,10 +48,28 @@ def test_a_fraction_outside_zero_and_one(fraction: float) -> None:
 
 
 def test_too_few_rows_to_split() -> None:
-    with pytest.raises(DataError, match=r"6 rows cannot be split with test_fraction=0.5: .*least populated class"):
+    with pytest.raises(DataError, match=r"one record of class 1 .*, in row 5 .*; it needs 2 at least"):
         _split([0, 0, 0, 0, 0, 1], 0.5)
-    with pytest.raises(DataError, match="1 rows cannot be split"):
+    with pytest.raises(DataError, match="one record of the positive class, in row 5"):
+        _split(np.array([0, 0, 0, 0, 0, 1], np.float32), 0.5)
+    with pytest.raises(DataError, match=r"1 records with test_fraction=0.2 make 0 training records; expected one"):
         _split([0.5], stratified=False)
+    with pytest.raises(DataError, match=r"make 1 test records; expected 2 at least, one of each class"):
+        _split([0, 0, 1, 1], 0.2)
+
+
+def test_what_cannot_be_split_is_what_the_library_refuses() -> None:
+    random = np.random.default_rng(0)
+    for rows, fraction, classes in itertools.product(range(1, 12), (0.01, 0.2, 0.5, 0.9), range(1, 5)):
+        labels = random.integers(0, classes, rows)
+        for stratify in (labels, None):
+            try:
+                train_test_split(labels, test_size=fraction, random_state=0, stratify=stratify)
+            except ValueError:
+                with pytest.raises(DataError, match=r"expected|needs 2"):
+                    _split(labels, fraction, stratified=stratify is not None)
+            else:
+                _split(labels, fraction, stratified=stratify is not None)
 
 
 def test_a_column_may_decide() -> None:

@@ -116,6 +116,7 @@ class Plan:
         key: What they are hashed with.
         earlier: Where the encoders come from, if they are not learned now.
         aligned: Which rows are taken, and their new ids; ``None``: all, by their own ids.
+        labelled: Which rows have a label, where others are left out; ``None``: all are taken.
         written: How cells are written.
         doubted: Columns of text of which nobody has said that they are no numbers.
     """
@@ -140,13 +141,19 @@ class Plan:
     key: bytes = field(repr=False)
     earlier: Earlier | None = None
     aligned: Alignment | None = field(default=None, repr=False)
+    labelled: Mask | None = field(default=None, repr=False)
     written: CellFormat = AS_USUAL
     doubted: tuple[str, ...] = ()
 
     @property
     def kept(self) -> Mask | None:
         """Which rows of the files are read; ``None``: all."""
-        return None if self.aligned is None else self.aligned.kept
+        return self.labelled if self.aligned is None else self.aligned.kept
+
+    @property
+    def unlabelled(self) -> int:
+        """Number of records that are left out, as they have no label."""
+        return 0 if self.labelled is None else int((~self.labelled).sum())
 
     @property
     def types(self) -> dict[str, pa.DataType]:
@@ -355,6 +362,12 @@ def check_ingested(spec: TableSpec, parties: Sequence[PartyClaim], aligned: Alig
             raise ArgumentError(f"expected a party's name of up to 100 letters, digits, _ and -, got {party.name!r}")
     if spec.categorical == "onehot":
         raise ArgumentError("tables that are ingested hold codes of categories, got categorical='onehot'; leave it out")
+    if spec.unlabelled == "drop" and (aligned is not None or len(parties) < 2 or active is None):
+        raise ArgumentError(
+            f"{setting('unlabelled', 'drop')} is for the tables of all parties together, got those of one: its "
+            "partners would keep these records, and see whose outcome is not known yet. Take them out of the file, and "
+            "align what is left (splitvfl align)"
+        )
     if aligned is not None:
         check_aligned(spec, parties, aligned)
 

@@ -16,7 +16,16 @@ from splitvfl.data.ingest.merging import AllShards
 from splitvfl.data.ingest.plan import Hashing, Plan, check_ingested, make_plan, open_sources, plan_like
 from splitvfl.data.ingest.progress import IngestStatus, Progress, watched
 from splitvfl.data.ingest.shards import find_statistics, records_digest
-from splitvfl.data.ingest.survey import FittedColumns, Statistics, Survey, check_parts, learned_before, look
+from splitvfl.data.ingest.survey import (
+    FittedColumns,
+    Statistics,
+    Survey,
+    check_parts,
+    labelled_only,
+    learned_before,
+    look,
+)
+from splitvfl.data.labels import left_out
 from splitvfl.data.schema import SCHEMA_FILE, Part, schema_bytes
 from splitvfl.data.sources import open_all
 from splitvfl.data.spec import PartyClaim, TableSpec
@@ -55,6 +64,7 @@ class IngestReport:
         positive_share: Share of positive records; ``None`` but in a binary task.
         seconds: Time taken.
         read_bytes: Size of the files, in bytes.
+        unlabelled: Records that were left out, as they have no label.
     """
 
     folder: Path
@@ -64,6 +74,7 @@ class IngestReport:
     positive_share: float | None
     seconds: float
     read_bytes: int
+    unlabelled: int = 0
 
     @property
     def can_be_trained_on(self) -> bool:
@@ -123,6 +134,8 @@ def ingest(
     check_target(target, overwrite=overwrite)
     sources = open_sources(spec, parties)
     plan = make_plan(sources, spec, parties, name=target.name, hashing=hashing, aligned=aligned)
+    if spec.unlabelled == "drop":
+        plan = labelled_only(sources, plan)
     return _Run(sources, plan, progress).into(target, overwrite=overwrite)
 
 
@@ -271,7 +284,7 @@ class _Run:
     def _description(self, survey: Survey) -> str:
         more = f" and {len(self._sources) - 1} more" if len(self._sources) > 1 else ""
         label = "no label" if self._plan.label is None else f"label {self._plan.label}"
-        return f"{self._sources[0].name}{more}: {survey.rows} rows, {label}"
+        return f"{self._sources[0].name}{more}: {survey.rows} rows, {label}{left_out(self._plan.unlabelled)}"
 
     def _report(
         self, target: Path, survey: Survey, learned: FittedColumns, written: Written, positive_share: float | None
@@ -290,6 +303,7 @@ class _Run:
             parties=parties,
             active=next((party.name for party in self._plan.parties if party.role == "active"), None),
             positive_share=positive_share,
+            unlabelled=self._plan.unlabelled,
             seconds=time.monotonic() - self._begun,
             read_bytes=self._read_bytes,
         )

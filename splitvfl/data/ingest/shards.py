@@ -126,6 +126,8 @@ def shard_statistics(
     begun, target = time.monotonic(), Path(out)
     shard.check()
     check_ingested(spec, parties, aligned)
+    if spec.unlabelled != "error":
+        raise ArgumentError(f"{setting('unlabelled', spec.unlabelled)} is not for shards; take such records out before")
     if spec.id_column is None:
         raise ArgumentError(
             f"shards need a column that names the records ({setting('id_column')}): row numbers begin anew in each"

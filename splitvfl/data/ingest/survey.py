@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import assert_never
@@ -25,6 +25,7 @@ from splitvfl.data.fitting import NumericFit, RunningSums
 from splitvfl.data.hashing import are_tested, key_name
 from splitvfl.data.ingest.plan import Earlier, PartyPlan, Plan
 from splitvfl.data.ingest.records import Ids, LabelValues, first_repeated, first_true, ids_of
+from splitvfl.data.labels import are_missing
 from splitvfl.data.schema import (
     VOCABULARY_FILE,
     Encoder,
@@ -241,11 +242,24 @@ def label_cells(chunk: Chunk, column: str) -> pa.Array:
     """
     cells = chunk.columns[column]
     cells = cells if pa.types.is_string(cells.type) else pc.cast(cells, pa.float64())
-    gaps = pc.is_null(cells, nan_is_null=True).to_numpy(zero_copy_only=False)
-    row = first_true(gaps)
+    row = first_true(are_missing(cells))
     if row is not None:
-        raise DataError(f"{chunk.place(row)}, column {column!r}: there is no label")
+        raise DataError(f"{chunk.place(row)}, column {column!r}: there is no label (see {setting('unlabelled')})")
     return cells
+
+
+def labelled_only(sources: Sequence[Source], plan: Plan) -> Plan:
+    """Return a plan for the records that have a label, found by a look at that column alone.
+
+    Raises:
+        DataError: If no record has one.
+    """
+    assert plan.label is not None, "there is an active party"
+    types = {plan.label: plan.types[plan.label]}
+    missing = np.concatenate([are_missing(chunk.columns[plan.label]) for chunk in chunks(sources, types)])
+    if missing.all():
+        raise DataError(f"label column {plan.label!r} of {sources[0].name} has no value in any row")
+    return replace(plan, labelled=~missing) if missing.any() else plan
 
 
 def _store(name: str, values: pa.Array, scratch: Path, number: int) -> list[StoredTensor]:

@@ -128,6 +128,8 @@ def described(report: IngestReport) -> Iterator[str]:
     split = ", ".join(f"{count:,} {part}" for part, count in report.rows.items())
     megabytes = report.read_bytes / 1e6 / report.seconds
     yield f"{report.folder}: {rows:,} rows ({split}), {report.rows_per_s:,.0f} rows/s, {megabytes:,.1f} MB/s"
+    if report.unlabelled:
+        yield f"without a label, and left out: {report.unlabelled:,}"
     if report.positive_share is not None:
         yield f"positive: {report.positive_share:.2%}"
     for name, party in report.parties.items():

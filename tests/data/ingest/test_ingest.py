@@ -562,3 +562,32 @@ def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     with pytest.MonkeyPatch.context() as patch:
         assert digest("a", 500, patch) == digest("b", 5000, patch)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_records_without_a_label_are_left_out_and_counted(suffix: str, tmp_path: Path) -> None:
+    content, gaps = table(), np.arange(ROWS) % 40 == 3
+    labels = pa.array(np.where(content["y"].to_numpy() == 1, "yes", "no"))
+    whole = content.set_column(1, "y", labels).filter(pa.array(~gaps))
+    blank = pa.array(np.where(gaps, " " if suffix == "csv" else None, labels.to_numpy(zero_copy_only=False)))
+    gappy = content.set_column(1, "y", blank)
+    settings: dict[str, Any] = {**PARTIES, "label": "y", "positive": "yes", "id_column": "id", "missing": "indicator"}
+
+    found = ingest(write(tmp_path / f"t.{suffix}", gappy), out=tmp_path / "gappy", unlabelled="drop", **settings)
+    expected = ingest(write(tmp_path / f"u.{suffix}", whole), out=tmp_path / "whole", **settings)
+
+    assert (found.unlabelled, expected.unlabelled) == (10, 0)
+    ours, theirs = (parts_of(open_tables(tmp_path / name)) for name in ("gappy", "whole"))
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name])
+    assert "left out: 10" in open_tables(tmp_path / "gappy").description
+    with pytest.raises(DataError, match=r"column 'y': there is no label \(see unlabelled\)"):
+        ingest(tmp_path / f"t.{suffix}", out=tmp_path / "refused", **settings)
+
+
+def test_one_party_alone_leaves_no_record_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", table())
+
+    with pytest.raises(ArgumentError, match=r"would keep these records, and see whose outcome is not known"):
+        ingest(path, out=tmp_path / "out", active="n*", label="y", drop="c*", unlabelled="drop")
