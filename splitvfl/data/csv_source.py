@@ -57,6 +57,7 @@ class CsvSource:
         name: Name of the file.
         size: Its size, in bytes on disk.
         names: Names of its columns.
+        categories: None: nothing in such a file says so.
         typed: ``False``: cells are text, and are looked at.
 
     Raises:
@@ -64,6 +65,7 @@ class CsvSource:
     """
 
     typed = False
+    categories: frozenset[str] = frozenset()
 
     def __init__(self, path: Path, header: Sequence[str] | None = None) -> None:
         self._path = path

@@ -36,6 +36,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from splitvfl.data.plain_columns import declared_categories
 from splitvfl.data.spelling import setting
 from splitvfl.data.tables import is_number, is_text, numbers
 
@@ -95,12 +96,13 @@ def doubts_of(table: pa.Table, columns: Sequence[str], *, categories: Collection
     Args:
         table: The table.
         columns: Names of the columns that somebody holds.
-        categories: Columns of numbers that are known to hold categories.
+        categories: Columns of numbers that are known to hold categories, beside those whose types say so.
     """
     found: list[Doubt] = []
+    known = declared_categories(table.schema).union(categories)
     for name in columns:
         column = table.column(name).slice(0, LOOKED_AT).combine_chunks()
-        found += [Doubt(kind, name, why) for kind, why in _of_column(name, column, known=name in categories)]
+        found += [Doubt(kind, name, why) for kind, why in _of_column(name, column, known=name in known)]
     return tuple(found)
 
 

@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from splitvfl.data.chunks import Chunk
+from splitvfl.data.plain_columns import list_lengths, list_places
 from splitvfl.data.ranges import Bounds
 from splitvfl.data.spelling import setting
-from splitvfl.data.tables import is_number, is_text, numbers
+from splitvfl.data.tables import check_usable, is_number, is_text, numbers
 from splitvfl.errors import ArgumentError, DataError
 
 Scale = Literal["standard", "minmax", "log1p", "none"]
@@ -246,14 +247,16 @@ class FittedCategories(msgspec.Struct, frozen=True, kw_only=True, tag="categorie
         return value if value is None or self.kind != "decimal" else Decimal(str(value))
 
 
-class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True):
+class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What :func:`splitvfl.data.fitting.fit_encoding` learned; as JSON through ``msgspec.json``.
 
     Attributes:
         columns: One entry per column, in their order.
+        lists: Columns of lists that some of them are places of, and how long the lists are.
     """
 
     columns: tuple[FittedNumbers | FittedCategories, ...]
+    lists: dict[str, int] = {}
 
     @property
     def text_columns(self) -> tuple[str, ...]:
@@ -272,9 +275,10 @@ class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             DataError: If a column is missing, is of another kind, or holds what cannot be encoded.
         """
-        chunk = Chunk.of(table, [one.column for one in self.columns], source=source)
+        chunk = Chunk.of(self._of_lists(table, source), [one.column for one in self.columns], source=source)
+        texts = frozenset(self.text_columns)
         for name, column in chunk.columns.items():
-            text = name in self.text_columns
+            text = name in texts
             # Of nothing but missing values nobody can say what they would be.
             if not pa.types.is_null(column.type) and not (is_text if text else is_number)(column):
                 expected = "text" if text else "numbers"
@@ -282,6 +286,25 @@ class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True):
                     f"column {name!r} of {source} holds {column.type}, and held {expected} when the encoding was fitted"
                 )
         return TableEncoder(self.columns).apply(chunk)
+
+
+    def _of_lists(self, table: pa.Table, source: str) -> pa.Table:
+        """Return a table whose lists are as long as they were; where no row has one, with their places all the same."""
+        if not self.lists:
+            return table
+        found = list_lengths(table.schema)
+        for name, length in self.lists.items():
+            if found.get(name, length) != length:
+                raise DataError(
+                    f"column {name!r} of {source} holds lists of {found[name]}, and held lists of {length} when the "
+                    "encoding was fitted"
+                )
+            place = table.schema.get_field_index(name)
+            if place >= 0 and pa.types.is_null(table.schema.field(place).type):  # no row has one
+                check_usable(table.schema.field(place), source=source)
+                names = [*table.column_names, *list_places(name, length)]
+                table = pa.table([*table.columns, *[pa.nulls(table.num_rows)] * length], names=names)
+        return table
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,8 @@ from splitvfl.data.id_column import read_digests
 from splitvfl.data.labels import check_split, read_labels
 from splitvfl.data.load import fit, ids_of_rows, party_of, records_of, split_rows
 from splitvfl.data.named_rows import rows_called
-from splitvfl.data.partition import matching, patterns
+from splitvfl.data.partition import matching, meant_by, patterns
+from splitvfl.data.plain_columns import declared_categories
 from splitvfl.data.schema import Role
 from splitvfl.data.sources import open_one, read_whole
 from splitvfl.data.spec import PartyClaim, Patterns, TableSpec, check_parties
@@ -295,7 +295,10 @@ def _features(table: _PartyTable, spec: TableSpec) -> list[str]:
 
 
 def _numeric(table: _PartyTable, features: Sequence[str], categories: Patterns) -> list[str]:
-    named = matching(patterns(categories), features, source=table.source)
+    named = {
+        *matching(patterns(categories), features, source=table.source),
+        *declared_categories(table.table.schema),
+    }
     return [name for name in features if name not in named and not is_text(table.table.column(name))]
 
 
@@ -311,7 +314,8 @@ def _shared_out(wanted: Patterns, columns: Mapping[str, Iterable[str]]) -> dict[
 
 
 def _meaning(wanted: Patterns, names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(one for one in patterns(wanted) if one in names or any(fnmatchcase(name, one) for name in names))
+    known = frozenset(names)
+    return tuple(one for one in patterns(wanted) if one in known or meant_by(one, names))
 
 
 # --- records

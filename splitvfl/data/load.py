@@ -20,6 +20,7 @@ from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.fitting import fit_encoding
 from splitvfl.data.labels import Labels, check_split, read_labels
 from splitvfl.data.partition import REST, ColumnClaim, matching, patterns
+from splitvfl.data.plain_columns import declared_categories
 from splitvfl.data.ranges import as_ranges
 from splitvfl.data.sets import DATA_SETS, TABLES, DataSet, digit_labels, file_of
 from splitvfl.data.sources import open_one, read_whole
@@ -157,7 +158,7 @@ def fit(
         ArgumentError: If a column is to be scaled in two ways.
         DataError: If a name or pattern matches nothing, ranges are not as they must be, or a column cannot be encoded.
     """
-    categories = spec.categories(division, source=source)
+    categories = spec.categories(division, source=source) | declared_categories(table.schema)
     numeric = [name for name in division.kept if name not in categories and not is_text(table.column(name))]
     return fit_encoding(
         table,
