@@ -287,7 +287,6 @@ class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
                 )
         return TableEncoder(self.columns).apply(chunk)
 
-
     def _of_lists(self, table: pa.Table, source: str) -> pa.Table:
         """Return a table whose lists are as long as they were; where no row has one, with their places all the same."""
         if not self.lists:

@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 from splitvfl.data.columns import TaskName
 from splitvfl.data.doubts import ID_WORDS, doubts_of, has_word, present
 from splitvfl.data.fitting import ONEHOT_LIMIT
+from splitvfl.data.plain_columns import declared_categories
 from splitvfl.data.sources import open_one, read_whole
-from splitvfl.data.tables import did_you_mean, is_number, is_text, listed
+from splitvfl.data.tables import check_usable, did_you_mean, is_number, is_place, is_text, listed, refusal
 from splitvfl.errors import ConfigError, DataError
 
 _LABEL_NAMES = re.compile(
@@ -173,7 +174,7 @@ def guess(
     kinds, features = _Kinds(), dict[str, tuple[str, ...]]()
     for file in files:
         own = [name for name in file.table.column_names if name not in (ids.get(file.party), found.column)]
-        _sort(file.table, own, kinds)
+        _sort(file, own, kinds)
         features[file.party] = tuple(name for name in own if name not in kinds.dropped)
         if not features[file.party]:
             raise DataError(f"{file.path} has no column to learn from; there are {listed(file.table.column_names)}")
@@ -348,11 +349,16 @@ def _positive(column: pa.ChunkedArray, values: Sequence[Any]) -> Any:
 # --- kinds
 
 
-def _sort(table: pa.Table, names: Sequence[str], kinds: _Kinds) -> None:
+def _sort(file: OpenFile, names: Sequence[str], kinds: _Kinds) -> None:
     """Add the columns of a table to those that are dropped, hold categories, or have gaps."""
+    table, declared = file.table, declared_categories(file.table.schema)
     for name in names:
-        column = table[name]
-        if not is_text(column) and not is_number(column):
+        column, field = table[name], table.schema.field(name)
+        if (why := refusal(field)) is not None:
+            if is_place(field):  # a row may be wrong where all others are right
+                check_usable(field, source=str(file.path))
+            kinds.dropped[name] = why
+        elif not is_text(column) and not is_number(column):
             kinds.dropped[name] = _kind_dropped(column.type)
         elif not len(present(column.combine_chunks())):
             kinds.dropped[name] = "no value"
@@ -363,7 +369,9 @@ def _sort(table: pa.Table, names: Sequence[str], kinds: _Kinds) -> None:
         elif doubt.kind == "codes":
             kinds.categories[doubt.column] = doubt.why
     for name in (name for name in usual if name not in kinds.dropped):
-        _sort_usual(name, table[name], kinds)
+        if name in declared and not is_text(table[name]):
+            kinds.categories[name] = "its type says so"
+        _sort_usual(name, table[name], kinds, categories=name in declared)
 
 
 def _kind_dropped(kind: pa.DataType) -> str:
@@ -383,11 +391,12 @@ _WHY_DROPPED = {
 }
 
 
-def _sort_usual(name: str, column: pa.ChunkedArray, kinds: _Kinds) -> None:
-    if is_text(column):
+def _sort_usual(name: str, column: pa.ChunkedArray, kinds: _Kinds, *, categories: bool) -> None:
+    if is_text(column) or categories:
         distinct = pc.count_distinct(column).as_py()
         if distinct > ONEHOT_LIMIT:
-            kinds.dropped[name] = f"text of {distinct:,} different values"
+            kinds.categories.pop(name, None)
+            kinds.dropped[name] = f"{'text' if is_text(column) else 'categories'} of {distinct:,} different values"
         elif distinct > _MANY_CATEGORIES:
             kinds.many.append(name)
     elif name not in kinds.categories and len(present(column.combine_chunks())) < len(column):

@@ -16,7 +16,7 @@ from splitvfl.data.columns import PartyData, Provenance, VerticalData
 from splitvfl.data.doubts import DoubtWarning, doubts_of, in_words
 from splitvfl.data.id_column import read_digests
 from splitvfl.data.labels import check_split, read_labels
-from splitvfl.data.load import fit, ids_of_rows, party_of, records_of, split_rows
+from splitvfl.data.load import check_input, fit, ids_of_rows, party_of, records_of, split_rows
 from splitvfl.data.named_rows import rows_called
 from splitvfl.data.partition import matching, meant_by, patterns
 from splitvfl.data.plain_columns import declared_categories
@@ -335,11 +335,13 @@ def _divided(tables: Sequence[_PartyTable], specs: Mapping[str, TableSpec], *, d
     held: dict[str, PartyData] = {}
     for table in tables:
         own = specs[table.name]
-        division = own.divide(table.table.column_names, [PartyClaim(table.name, table.role)], source=table.source)
+        party = PartyClaim(table.name, table.role)
+        division = own.divide(table.table.column_names, [party], source=table.source)
         columns = division.held[table.name]
         with table.rows_called():
             fitted = fit(own, division, table.table, columns, train=split[0], source=table.source)
             encoded = fitted.apply(table.table, source=table.source)
+        check_input(party, encoded, split[0], source=table.source)
         train, test = (records_of(encoded, ids[part], part, labels if table is active else None) for part in split)
         provenance = Provenance(encoding=fitted, id_column=own.id_column)
         doubts = doubts_of(table.table, columns, categories=own.categories(division, source=table.source))

@@ -29,7 +29,7 @@ from splitvfl.data.spelling import setting
 from splitvfl.data.split import random_split, record_ids, split_by_column
 from splitvfl.data.store import open_tables
 from splitvfl.data.tables import Rows, column_of, did_you_mean, is_text
-from splitvfl.errors import ArgumentError
+from splitvfl.errors import ArgumentError, DataError
 
 
 def load(
@@ -133,6 +133,7 @@ def _divided(spec: TableSpec, parties: Sequence[PartyClaim], table: pa.Table, so
         columns = division.held[party.name]
         fitted = fit(spec, division, table, columns, train=split[0], source=source)
         encoded = fitted.apply(table, source=source)
+        check_input(party, encoded, split[0], source=source)
         own = labels if party.role == "active" else None
         train, test = (records_of(encoded, ids[rows], rows, own) for rows in split)
         provenance = Provenance(encoding=fitted, id_column=spec.id_column)
@@ -169,6 +170,31 @@ def fit(
         scales=spec.scales(numeric, division, source=source),
         ranges=as_ranges(spec.ranges),
         source=source,
+    )
+
+
+def check_input(party: PartyClaim, encoded: Encoded, train: Rows, *, source: str) -> None:
+    """Check that a passive party's model has anything to learn from; the active party may have labels alone.
+
+    Args:
+        party: The party.
+        encoded: Its columns, of all rows.
+        train: The training rows.
+        source: Where they come from, for messages.
+
+    Raises:
+        DataError: If each of them is the same in all training rows, or none is left.
+    """
+    columns = (part[train, place] for part in (encoded.numeric, encoded.codes) for place in range(part.shape[1]))
+    if party.role == "passive" and len(train) > 1 and not any((column != column[0]).any() for column in columns):
+        raise no_input(party.name, source)
+
+
+def no_input(name: str, source: str) -> DataError:
+    """Return the error that a passive party has columns, and nothing can be learned from them."""
+    return DataError(
+        f"passive party {name!r} has no input left in {source}: each of its columns has one value only, or no category "
+        f"with enough training rows ({setting('min_count')}); give it other columns, or leave the party out"
     )
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from splitvfl.data.tables import LIST, REFUSED, neither, refusal
+from splitvfl.data.tables import LIST, REFUSED, neither
 
 _CATEGORIES, _LENGTH = b"splitvfl.categories", b"splitvfl.length"
 

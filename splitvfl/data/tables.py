@@ -42,6 +42,11 @@ def refusal(field: pa.Field) -> str | None:
     return None if why is None else why.decode()
 
 
+def is_place(field: pa.Field) -> bool:
+    """Return whether a column of a plain table is a place of lists."""
+    return LIST in (field.metadata or {})
+
+
 def check_usable(field: pa.Field, *, source: str) -> None:
     """Check that a column of a plain table can be used.
 
