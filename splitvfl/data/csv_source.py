@@ -308,7 +308,12 @@ class CsvSource:
         cells = next(csv.reader([line.decode("utf-8", "replace")], delimiter=self._delimiter), [])
         if len(cells) != len(self.names):
             return DataError(f"{place}: expected {len(self.names)} cells as in the header, got {len(cells)}")
-        for name, kind in types.items():
+        suspects = list(types)
+        while len(suspects) > 1:  # halved: a line may have many cells
+            half = suspects[: len(suspects) // 2]
+            suspects = half if self._fails(line, {name: types[name] for name in half}) else suspects[len(half) :]
+        for name in suspects:
+            kind = types[name]
             if self._fails(line, {name: kind}):
                 cell = cells[self.names.index(name)]
                 if "\N{REPLACEMENT CHARACTER}" in cell and not decodes(line):

@@ -275,7 +275,7 @@ class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         Raises:
             DataError: If a column is missing, is of another kind, or holds what cannot be encoded.
         """
-        chunk = Chunk.of(self._of_lists(table, source), [one.column for one in self.columns], source=source)
+        chunk = Chunk.of(self.with_lists(table, source=source), [one.column for one in self.columns], source=source)
         texts = frozenset(self.text_columns)
         for name, column in chunk.columns.items():
             text = name in texts
@@ -287,8 +287,16 @@ class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
                 )
         return TableEncoder(self.columns).apply(chunk)
 
-    def _of_lists(self, table: pa.Table, source: str) -> pa.Table:
-        """Return a table whose lists are as long as they were; where no row has one, with their places all the same."""
+    def with_lists(self, table: pa.Table, *, source: str) -> pa.Table:
+        """Return a table whose lists are as long as they were; where no row has one, with their places all the same.
+
+        Args:
+            table: A plain table.
+            source: Where it comes from, for messages.
+
+        Raises:
+            DataError: If lists have another length.
+        """
         if not self.lists:
             return table
         found = list_lengths(table.schema)
@@ -301,8 +309,9 @@ class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             place = table.schema.get_field_index(name)
             if place >= 0 and pa.types.is_null(table.schema.field(place).type):  # no row has one
                 check_usable(table.schema.field(place), source=source)
-                names = [*table.column_names, *list_places(name, length)]
-                table = pa.table([*table.columns, *[pa.nulls(table.num_rows)] * length], names=names)
+                fields = [pa.field(one, pa.null()) for one in list_places(name, length)]
+                schema = pa.schema([*table.schema.remove(place), *fields])
+                table = pa.table([*table.drop_columns([name]).columns, *[pa.nulls(table.num_rows)] * length], schema)
         return table
 
 

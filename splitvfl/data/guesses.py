@@ -200,7 +200,8 @@ def _guess_id(files: Sequence[OpenFile], wanted: str | Mapping[str, str] | None)
     """Return each party's id column, and why it was taken for that; none of a single file whose records have none."""
     if wanted is not None:
         return _wanted_ids(files, wanted), "you said so"
-    common = [name for name in files[0].table.column_names if all(name in file.table.column_names for file in files)]
+    names = [frozenset(file.table.column_names) for file in files]
+    common = [name for name in files[0].table.column_names if all(name in own for own in names)]
     unique = [name for name in common if all(_is_unique(file.table[name]) for file in files)]
     named = [name for name in unique if has_word(name, ID_WORDS)]
     if len(files) == 1:
@@ -291,7 +292,8 @@ def _guess_label(files: Sequence[OpenFile], wanted: str | None, ids: Mapping[str
         "the only column that can be one": candidates,
     }
     why, found = next((why, found) for why, found in likely.items() if found)
-    of_two = [one for one in found if one in two]
+    pairs = frozenset(two)
+    of_two = [one for one in found if one in pairs]
     best = of_two if len(of_two) == 1 else found
     if len(best) > 1:
         raise ConfigError(f"which column is the label? Say --label; it may be {listed([name for _, name in best])}")

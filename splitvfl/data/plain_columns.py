@@ -129,8 +129,8 @@ def plain_columns(schema: pa.Schema, length: Callable[[int], int | None], *, nes
         elif count == 0:
             why = "holds empty lists: fill them"
         if not parts:
-            more = {REFUSED: why} if why else None  # without any list it is a column without any value
-            found.append(PlainColumn(pa.field(field.name, pa.null(), metadata=more), position))
+            refused = {REFUSED: why} if why else None  # without any list it is a column without any value
+            found.append(PlainColumn(pa.field(field.name, pa.null(), metadata=refused), position))
         said = {LIST: field.name, _LENGTH: str(count)}
         item = None if why else _storage(field.type).value_type
         found += [PlainColumn(pa.field(part, item, metadata=said), position, place) for place, part in enumerate(parts)]
