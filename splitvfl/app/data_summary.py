@@ -63,7 +63,8 @@ def _labels(records: Records, task: TaskName) -> str:
 def _columns(party: PartyData, role: str) -> str:
     if not party.column_names:
         return f"{party.name} ({role}): no columns"
-    numbers = sum(column in party.numeric_names for column in party.column_names)
+    numeric = frozenset(party.numeric_names)
+    numbers = sum(column in numeric for column in party.column_names)
     kinds = {"numeric": numbers, "categorical": len(party.column_names) - numbers}
     held = " and ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
     inputs = party.width + len(party.field_sizes)

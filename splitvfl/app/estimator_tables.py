@@ -26,8 +26,10 @@ from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.doubts import DoubtWarning, doubts_of, in_words
 from splitvfl.data.encoding import FittedEncoding
 from splitvfl.data.labels import Labels
-from splitvfl.data.load import as_written, fit, party_of, records_of
+from splitvfl.data.load import as_written, check_input, fit, party_of, records_of
 from splitvfl.data.partition import REST
+from splitvfl.data.plain_columns import DEEPER, list_groups
+from splitvfl.data.schema import Role
 from splitvfl.data.spec import PartyClaim, TableSpec, check_parties
 from splitvfl.data.transform import Transform
 from splitvfl.errors import ArgumentError, DataError
@@ -72,6 +74,9 @@ class FittedParty:
         """
         encoded = self.encoding.apply(table, source=SOURCE)
         rows = np.arange(table.num_rows, dtype=np.int64)
+        if train:
+            role: Role = "passive" if labels is None else "active"
+            check_input(PartyClaim(self.name, role), encoded, rows, source=SOURCE)
         used = records_of(encoded, rows, rows, labels)
         parts = (used, _none_of(used)) if train else (_none_of(used), used)
         return party_of(self.name, self.columns, encoded, *parts).with_transform(self.transform).with_row_norm(norm)
@@ -166,6 +171,8 @@ def table_of(estimator: BaseEstimator, given: Any, *, fitted: FittedColumns | No
             raise ArgumentError(f"found 0 sample(s) in {SOURCE}, while a minimum of 1 is required")
         return table if fitted is None or fitted.named else table.rename_columns(list(fitted.names))
     values = given.detach().cpu().numpy() if isinstance(given, Tensor) else given
+    if (dimensions := _dimensions(values)) > 2:
+        raise ArgumentError(f"{SOURCE}: {DEEPER.format(dimensions)}")
     if fitted is not None and fitted.named and _may_hold_text(values):
         # The encoding looks for gaps and infinite numbers, as of a frame.
         values = validate_data(estimator, values, reset=False, dtype=object, ensure_all_finite=False)
@@ -187,6 +194,13 @@ def _typed(column: npt.NDArray[Any], name: str) -> pa.Array:
         return pa.array(column, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise DataError(f"column {name!r} of {SOURCE} holds values of several types: {error}") from error
+
+
+def _dimensions(values: Any) -> int:
+    """Return how many dimensions an array has, or lists within lists."""
+    if isinstance(values, list | tuple):
+        return 1 + (_dimensions(values[0]) if values else 0)
+    return int(getattr(values, "ndim", 0))
 
 
 def is_frame(given: Any) -> bool:
@@ -218,7 +232,8 @@ def fit_parties(
         DataError: If columns are not there, are claimed twice, or cannot be encoded.
     """
     names = table.column_names
-    passive = {name: _by_name(claim, names, f"parties[{name!r}]") for name, claim in claims.items()}
+    groups = list_groups(table.schema)
+    passive = {name: _by_name(claim, groups, f"parties[{name!r}]") for name, claim in claims.items()}
     own = () if REST in passive.values() else REST
     parties = [
         PartyClaim(active_name, "active", own),
@@ -226,8 +241,8 @@ def fit_parties(
     ]
     spec = replace(
         spec,
-        categorical_columns=_by_name(categorical, names, "categorical_columns"),
-        text_columns=_by_name(text, names, "text_columns"),
+        categorical_columns=_by_name(categorical, groups, "categorical_columns"),
+        text_columns=_by_name(text, groups, "text_columns"),
     )
     rows = np.arange(table.num_rows, dtype=np.int64)
     check_parties(parties)
@@ -243,23 +258,23 @@ def fit_parties(
     ]
 
 
-def _by_name(claim: Any, names: Sequence[str], called: str) -> Any:
-    """Return a claim in which positions have become names."""
+def _by_name(claim: Any, groups: Sequence[Sequence[str]], called: str) -> Any:
+    """Return a claim in which positions have become names: all of a column of lists, which is at one position."""
     if isinstance(claim, slice):
-        return names[claim]
+        return [name for group in groups[claim] for name in group]
     if isinstance(claim, str | float) or not isinstance(claim, Sequence | np.ndarray):
         return claim
-    return [_name_at(one, names, called) if _is_position(one) else one for one in claim]
+    return [name for one in claim for name in (_names_at(one, groups, called) if _is_position(one) else [one])]
 
 
 def _is_position(one: object) -> TypeGuard[int]:
     return isinstance(one, int | np.integer) and not isinstance(one, bool)
 
 
-def _name_at(position: int, names: Sequence[str], called: str) -> str:
-    if not -len(names) <= position < len(names):
-        raise ArgumentError(f"{called}: expected the position of one of {len(names)} columns, got {position}")
-    return names[position]
+def _names_at(position: int, groups: Sequence[Sequence[str]], called: str) -> Sequence[str]:
+    if not -len(groups) <= position < len(groups):
+        raise ArgumentError(f"{called}: expected the position of one of {len(groups)} columns, got {position}")
+    return groups[position]
 
 
 def check_rows(table: pa.Table, labels: npt.NDArray[Any]) -> None:

@@ -213,7 +213,7 @@ class _Draft:
             yield f"left out: {name} ({why})"
         if guesses.categories:
             named = [f"{name} ({why})" for name, why in guesses.categories.items()]
-            yield f"whole numbers taken for categories: {_some(named)}"
+            yield f"numbers taken for categories: {_some(named)}"
         if guesses.gaps:
             yield f"missing numbers in {_some(guesses.gaps)}: the median is filled in, and the gap marked"
         if guesses.many:

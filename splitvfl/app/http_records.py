@@ -25,6 +25,7 @@ from splitvfl.data.cell_format import AS_USUAL, Mistake, read_numbers, without_g
 from splitvfl.data.columns import Columns, Records
 from splitvfl.data.encoding import Encoded, FittedCategories, FittedEncoding, FittedNumbers
 from splitvfl.data.id_column import Case, normalised
+from splitvfl.data.plain_columns import list_places
 from splitvfl.data.record_index import RecordIndex, asked_digests
 from splitvfl.data.tables import did_you_mean
 from splitvfl.errors import DataError, SplitVFLError
@@ -110,6 +111,7 @@ class RequestReader:
         most: int = 1000,
     ) -> None:
         self._fitted = {} if encoding is None else {one.column: one for one in encoding.columns}
+        self._lists = {} if encoding is None else encoding.lists
         self._encoding, self._run, self._row_norm, self._case, self._own = encoding, run, row_norm, case, own
         self._id_keys = tuple(key for key in dict.fromkeys((ID, id_column)) if key and key not in self._fitted)
         self._most = min(most, MOST_ROWS)
@@ -183,6 +185,8 @@ class RequestReader:
         return name, self._checked_columns(columns, where)
 
     def _checked_columns(self, given: dict[str, Any], where: str) -> dict[str, Any] | None:
+        for name in self._lists.keys() & given.keys() - self._fitted.keys():
+            given |= self._places(name, given.pop(name), given, where)
         unknown = next((key for key in given if key not in self._fitted), None)
         if unknown is not None:
             advice = did_you_mean(unknown, self._fitted) if self._fitted else "; send the id alone"
@@ -216,6 +220,18 @@ class RequestReader:
                     )
                 value = found[0].as_py()
         return _checked(value, fitted, where)
+
+    def _places(self, name: str, value: Any, given: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """Return the columns that a list becomes: those of its places that the model takes."""
+        length, inside = self._lists[name], _inside(where, name)
+        if value is not None and not (isinstance(value, list) and len(value) == length):
+            came = f"{len(value)}" if isinstance(value, list) else _shown(value)
+            raise RequestMistake(f"expected a list of {length} numbers, got {came}", where=inside)
+        places = list_places(name, length)
+        if twice := next((place for place in places if place in given), None):
+            raise RequestMistake(f"expected {name} or {twice}, got both", where=inside)
+        cells = zip(places, [None] * length if value is None else value, strict=True)
+        return {place: cell for place, cell in cells if place in self._fitted}
 
     # --- its columns
 

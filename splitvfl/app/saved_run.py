@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,7 +38,7 @@ from splitvfl.data.encoding import FittedEncoding
 from splitvfl.data.formulas import check_no_formulas, formulas_said
 from splitvfl.data.joint_records import ID_COLUMN, JointRecords, own_tables, read_joint_records
 from splitvfl.data.new_records import ROW_COLUMN, NamedBy, named_in_tables
-from splitvfl.data.partition import patterns
+from splitvfl.data.partition import meant_by, patterns
 from splitvfl.data.sets import TABLES
 from splitvfl.data.sources import open_one, read_whole
 from splitvfl.data.tables import column_of, is_text
@@ -319,8 +318,8 @@ class SavedRun:
             return ROW_COLUMN, numbers, "rows"
         source = open_one(Path(path))
         # As training read it: of text ids the numbers of records are those of rows.
-        wanted = patterns(config.data.text or ())
-        text = {name for name in source.names if any(fnmatchcase(name, one) for one in wanted)}
+        known, wanted = frozenset(source.names), patterns(config.data.text or ())
+        text = {name for one in wanted for name in ([one] if one in known else meant_by(one, source.names))}
         names = column_of(read_whole(source, text=text), column, source=source.name)
         if not is_text(names):
             return column, numbers, "ids"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +21,16 @@ from splitvfl.data.cell_format import (
 )
 from splitvfl.data.chunks import Chunk, Kind, Types, decodes, kind_of
 from splitvfl.data.number_text import different, style_of
-from splitvfl.data.tables import is_text
+from splitvfl.data.plain_columns import (
+    Lists,
+    declared_categories,
+    list_lengths,
+    plain,
+    plain_columns,
+    plain_table,
+    said_uneven,
+)
+from splitvfl.data.tables import check_usable, is_text, unusable
 from splitvfl.errors import DataError
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -33,14 +42,18 @@ BATCH_ROWS = 1 << 16
 class TypedSource(ABC):
     """Rows of columns that have types; they are numbered from 0 in messages.
 
+    Columns are those that its columns become (:mod:`splitvfl.data.plain_columns`).
+
     Args:
         name: What to call it in messages.
         size: Its size, in bytes as it is kept.
+        nested: Whether lists and other nested values stay as they are.
 
     Attributes:
         name: As given.
         size: As given.
         names: Names of its columns.
+        categories: Columns whose types say that they hold categories.
         typed: ``True``.
         written: How text is written that is read as numbers.
         declared: Columns that are no numbers though their text may look so.
@@ -51,14 +64,21 @@ class TypedSource(ABC):
 
     typed = True
 
-    def __init__(self, name: str, size: int) -> None:
+    def __init__(self, name: str, size: int, *, nested: bool = False) -> None:
+        self._nested = nested
         self.name = name
         self.size = size
         self.written: CellFormat = AS_USUAL
         self.declared: frozenset[str] = frozenset()
         with self._explained():
-            self._schema, self._rows = self._look()
+            self._given, self._rows = self._look()
+            self._given_names = self._given.names
+            columns = plain_columns(self._given, self._first_length, nested=nested)
+        self._columns = {one.field.name: one for one in columns}
+        self._schema = pa.schema([one.field for one in columns])
+        self._lengths = list_lengths(self._schema)
         self.names: tuple[str, ...] = tuple(self._schema.names)
+        self.categories = declared_categories(self._schema)
 
     @abstractmethod
     def _look(self) -> tuple[pa.Schema, int]:
@@ -72,15 +92,33 @@ class TypedSource(ABC):
     def _whole(self) -> pa.Table:
         """Return all rows and columns."""
 
+    def _first_length(self, position: int) -> int | None:
+        """Return the length of the lists in a column: see :attr:`Lists.first_length`."""
+        kind, name = self._given.field(position).type, self._given_names[position]
+        if pa.types.is_fixed_size_list(kind):
+            return int(kind.list_size)
+        found: int | None = None
+        for batch in self._batches([name]):
+            length = Lists(batch.column(0)).first_length
+            found = length if found is None else found
+            if length:
+                return length
+        return found
+
     def infer(self, columns: Collection[str], text: Collection[str]) -> dict[str, Kind]:
         """Return the kinds that the columns' types state; columns of type null show nothing.
 
         Text is looked at where it is said how numbers are written: it may be numbers.
+
+        Raises:
+            DataError: If a column is of another type than numbers and text.
         """
-        types = {name: self._schema.field(name).type for name in columns}
-        kinds = {name: kind_of(name, kind, self.name) for name, kind in types.items() if not pa.types.is_null(kind)}
+        self.check(columns)
+        types = {name: kind for name in columns if not pa.types.is_null(kind := self._schema.field(name).type)}
+        kinds = {name: kind_of(name, kind, self.name) for name, kind in types.items()}
         if self.written.is_given:
-            asked = [name for name, kind in kinds.items() if kind == "text" and name not in {*text, *self.declared}]
+            known = {*text, *self.declared, *self.categories}
+            asked = [name for name, kind in kinds.items() if kind == "text" and name not in known]
             kinds |= dict.fromkeys(self._numbers_in(asked), "number")
         return kinds
 
@@ -90,9 +128,7 @@ class TypedSource(ABC):
         asked = list(columns)
         for batch in self._batches(columns) if columns else ():
             for name in list(asked):
-                cells = batch.column(name)
-                cells = cells.cast(cells.type.value_type) if pa.types.is_dictionary(cells.type) else cells
-                if len(values := different(cells)) == 0:
+                if len(values := different(plain(batch.column(name)))) == 0:
                     continue
                 asked.remove(name)
                 if style_of(values, self.written.style) == self.written.style:
@@ -101,10 +137,18 @@ class TypedSource(ABC):
                 break
         return found
 
+    def check(self, columns: Collection[str]) -> None:
+        """Check that columns can be used.
+
+        Raises:
+            DataError: If one cannot.
+        """
+        for name in columns:
+            check_usable(self._schema.field(name), source=self.name)
+
     def type_of(self, column: str) -> pa.DataType:
         """Return the type of a column; of a dictionary's that of what it stands for."""
-        kind = self._schema.field(column).type
-        return kind.value_type if pa.types.is_dictionary(kind) else kind
+        return self._schema.field(column).type
 
     def table(self, text: Collection[str]) -> pa.Table:
         """Return all rows and columns, of the types that they have there.
@@ -113,7 +157,7 @@ class TypedSource(ABC):
             DataError: If the file is damaged.
         """
         with self._explained():
-            return self._whole()
+            return plain_table(self._whole(), nested=self._nested)
 
     def chunks(self, types: Types) -> Iterator[Chunk]:
         """Yield all rows, these columns only.
@@ -122,16 +166,31 @@ class TypedSource(ABC):
             DataError: If the file is damaged, or text in it is not UTF-8.
         """
         start = 0
-        batches = self._batches(list(types))
+        origins = {name: self._given_names[self._columns[name].origin] for name in types}
+        batches = self._batches(list(dict.fromkeys(origins.values())))
         while (batch := self._next(batches)) is not None:
+            lists = {name: Lists(batch.column(name)) for name in self._lengths if name in batch.schema.names}
+            self._check_lengths(lists, start)
+            columns = {}
+            for name, kind in types.items():
+                origin, place = origins[name], self._columns[name].place
+                column = plain(batch.column(origin)) if place is None else lists[origin].at(place)
+                columns[name] = self._cast(column, name, kind, start)
             yield Chunk(
-                {name: self._cast(batch.column(name), name, kind, start) for name, kind in types.items()},
+                columns,
                 batch.num_rows,
                 self.name,
                 self.size * (start + batch.num_rows) // max(self._rows, 1),
                 self._placer(start),
             )
             start += batch.num_rows
+
+    def _check_lengths(self, lists: Mapping[str, Lists], start: int) -> None:
+        for name, found in lists.items():
+            length = self._lengths[name]
+            if (other := found.other_length(length)) is not None:
+                why = said_uneven(length, start + other[0], other[1])
+                raise unusable(name, why, source=self.name)
 
     def _next(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
         with self._explained():
@@ -148,8 +207,6 @@ class TypedSource(ABC):
         return lambda row: f"{self.name}, row {start + row} (from 0)"
 
     def _cast(self, column: pa.Array, name: str, kind: pa.DataType, start: int) -> pa.Array:
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
         try:
             if pa.types.is_string(kind):
                 column.validate(full=True)
@@ -183,11 +240,12 @@ class FileSource(TypedSource):
 
     Args:
         path: The file.
+        nested: Whether lists and other nested values stay as they are.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, nested: bool = False) -> None:
         self._path = path
-        super().__init__(path.name, path.stat().st_size)
+        super().__init__(path.name, path.stat().st_size, nested=nested)
 
 
 class ParquetSource(FileSource):
@@ -217,11 +275,12 @@ class TableSource(TypedSource):
     Args:
         table: The table.
         name: What to call it in messages.
+        nested: Whether lists and other nested values stay as they are.
     """
 
-    def __init__(self, table: pa.Table, name: str) -> None:
+    def __init__(self, table: pa.Table, name: str, *, nested: bool = False) -> None:
         self._table = table
-        super().__init__(name, table.nbytes)
+        super().__init__(name, table.nbytes, nested=nested)
 
     def _look(self) -> tuple[pa.Schema, int]:
         return self._table.schema, self._table.num_rows

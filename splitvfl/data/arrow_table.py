@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
+from splitvfl.data.plain_columns import DEEPER, plain_table
 from splitvfl.errors import ArgumentError, DataError
 
 _KINDS = (
@@ -17,27 +18,30 @@ _KINDS = (
 )
 
 
-def as_arrow(source: object, *, called: str = "source") -> pa.Table:
+def as_arrow(source: object, *, called: str = "source", nested: bool = False) -> pa.Table:
     """Return a table in memory as an Arrow table.
 
     Other libraries are known by the interface that they offer, Arrow's streams (``__arrow_c_stream__``), and need not
     be installed. What pandas calls an index is no column. In a mapping, an array ``x`` of two dimensions becomes the
-    columns ``x0``, ``x1``, and so on; an array alone is called ``x``.
+    columns ``x0``, ``x1``, and so on; an array alone is called ``x``. A column ``emb`` of lists becomes ``emb_0``,
+    ``emb_1``, and so on, see :mod:`splitvfl.data.plain_columns`.
 
     Args:
         source: The table.
         called: What it was given as, for messages.
+        nested: Whether lists and other nested values stay as they are.
 
     Raises:
         ArgumentError: If it is no table.
         DataError: If a column cannot be one, or columns have different lengths.
     """
     try:
-        return _in_plain_types(_converted(source, called))
+        return plain_table(_converted(source, called), nested=nested)
     except (pa.ArrowException, TypeError, ValueError) as error:
         if isinstance(error, ArgumentError):
             raise
-        raise DataError(f"the {type(source).__name__} given as {called} is no table: {error}") from error
+        why = _deeper_cells(source) or error
+        raise DataError(f"the {type(source).__name__} given as {called} is no table: {why}") from error
 
 
 def _converted(source: Any, called: str) -> pa.Table:
@@ -47,7 +51,7 @@ def _converted(source: Any, called: str) -> pa.Table:
         source = {"x": source}
     if isinstance(source, Mapping):
         columns = [column for name, values in source.items() for column in _columns(str(name), values)]
-        return pa.Table.from_arrays([pa.array(values) for _, values in columns], [name for name, _ in columns])
+        return pa.Table.from_arrays([_array(values) for _, values in columns], [name for name, _ in columns])
     if hasattr(source, "reset_index"):
         return pa.table(source.reset_index(drop=True))
     if hasattr(source, "__arrow_c_stream__"):
@@ -61,28 +65,23 @@ def _converted(source: Any, called: str) -> pa.Table:
 def _columns(name: str, values: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(values, Tensor):
         values = values.detach().cpu().numpy()
+    if isinstance(values, np.ndarray) and values.ndim > 2:
+        raise ValueError(f"{name}: {DEEPER.format(values.ndim)}")
     if isinstance(values, np.ndarray) and values.ndim == 2:
         yield from ((f"{name}{number}", column) for number, column in enumerate(values.T))
     else:
         yield name, values
 
 
-def _in_plain_types(table: pa.Table) -> pa.Table:
-    """Return a table in one piece, its text in the layout that all of Arrow's functions take; polars has another."""
-    for index, field in enumerate(table.schema):
-        column = table.column(index)
-        if pa.types.is_dictionary(column.type):
-            column = _decoded(column)
-        column = _in_plain_layout(column)
-        table = table.set_column(index, field.name, column)
-    # How a table happens to be cut must not change the order in which means are added up.
-    return table.combine_chunks()
+def _array(values: Any) -> pa.Array | pa.ChunkedArray:
+    return values.to_arrow() if hasattr(values, "to_arrow") else pa.array(values)
 
 
-def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    values = [_in_plain_layout(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]
-    return pa.chunked_array(values) if values else column.cast(column.type.value_type)
-
-
-def _in_plain_layout(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    return values.cast(pa.string()) if str(values.type) == "string_view" else values
+def _deeper_cells(source: Any) -> str:
+    """Return what is said of the first column whose cells are arrays of two dimensions or more, if there is one."""
+    names = source if isinstance(source, Mapping) else getattr(source, "columns", ())
+    for name in names:
+        deepest = max((np.ndim(cell) for cell in source[name] if isinstance(cell, np.ndarray | Tensor)), default=0)
+        if deepest > 1:
+            return f"{name}: {DEEPER.format(1 + deepest)}"
+    return ""

@@ -502,9 +502,9 @@ def replaced(table: pa.Table, changed: Mapping[str, pa.Array]) -> pa.Table:
     """Return a table in which some columns are others."""
     if not changed:
         return table
-    names = table.column_names
-    columns = [changed.get(name, column) for name, column in zip(names, table.columns, strict=True)]
-    return pa.Table.from_arrays(columns, names=names).combine_chunks()
+    columns = [changed.get(field.name, column) for field, column in zip(table.schema, table.columns, strict=True)]
+    fields = [field.with_type(column.type) for field, column in zip(table.schema, columns, strict=True)]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields)).combine_chunks()
 
 
 def as_trained(

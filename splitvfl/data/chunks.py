@@ -67,6 +67,7 @@ class Source(Protocol):
         name: What it is called in messages.
         size: Its size, in bytes as it is kept.
         names: Names of its columns.
+        categories: Columns whose types say that they hold categories.
         typed: Whether it says by itself what its columns hold; cells of text files are looked at.
         written: How cells are written.
         declared: Columns that are no numbers though their text may look so.
@@ -75,6 +76,7 @@ class Source(Protocol):
     name: str
     size: int
     names: tuple[str, ...]
+    categories: frozenset[str]
     typed: bool
     written: CellFormat
     declared: frozenset[str]
@@ -108,8 +110,6 @@ def kind_of(name: str, kind: pa.DataType, source: str, *, hint: str = "") -> Kin
     Raises:
         DataError: If it holds neither numbers nor text.
     """
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
     if pa.types.is_boolean(kind):
         return "truth"
     if pa.types.is_integer(kind):

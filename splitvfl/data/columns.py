@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.data.doubts import Doubt
+from splitvfl.data.plain_columns import DEEPER
 from splitvfl.data.transform import Transform
 from splitvfl.errors import ArgumentError, DataError
 
@@ -113,6 +114,8 @@ class Records:
                 lengths[name] = values.shape[0]
         if len(set(lengths.values())) > 1:
             raise DataError(f"expected one row per record everywhere, got {lengths}")
+        if self.columns.numeric.dim() > 2:
+            raise DataError(f"numeric: {DEEPER.format(self.columns.numeric.dim())}")
         if self.transform is not None and self.transform.columns != self.columns.numeric.shape[1]:
             raise DataError(
                 f"the transform is of {self.transform.columns} numeric columns, and there are "

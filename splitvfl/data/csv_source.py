@@ -78,6 +78,7 @@ class CsvSource:
         name: Name of the file.
         size: Its size, in bytes on disk.
         names: Names of its columns.
+        categories: None: nothing in such a file says so.
         typed: ``False``: cells are text, and are looked at.
         written: How cells are written.
         declared: Columns that are no numbers though their text may look so.
@@ -87,6 +88,7 @@ class CsvSource:
     """
 
     typed = False
+    categories: frozenset[str] = frozenset()
 
     def __init__(self, path: Path, header: Sequence[str] | None = None) -> None:
         self._path = path
@@ -451,7 +453,12 @@ class CsvSource:
                 f"{place}: expected nothing behind the last {in_words(self._delimiter)}, as in the first lines, got "
                 f"{cells[-1]!r}; give that column a name in the header"
             )
-        for name, kind in types.items():
+        suspects = list(types)
+        while len(suspects) > 1:  # halved: a line may have many cells
+            half = suspects[: len(suspects) // 2]
+            suspects = half if self._fails(row, {name: types[name] for name in half}) else suspects[len(half) :]
+        for name in suspects:
+            kind = types[name]
             if self._fails(row, {name: kind}):
                 cell = cells[self.names.index(name)]
                 if "\N{REPLACEMENT CHARACTER}" in cell and not decodes(row):

@@ -39,6 +39,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from splitvfl.data.cell_format import AS_USUAL, CellFormat, numbers_in_text
+from splitvfl.data.plain_columns import declared_categories
 from splitvfl.data.spelling import setting
 from splitvfl.data.tables import is_number, is_text, numbers
 
@@ -103,16 +104,17 @@ def doubts_of(
     Args:
         table: The table.
         columns: Names of the columns that somebody holds.
-        categories: Columns that are known to hold categories.
+        categories: Columns that are known to hold categories, beside those whose types say so.
         written: How cells are written.
     """
     found: list[Doubt] = []
+    known = declared_categories(table.schema).union(categories)
     for name in columns:
         whole = table.column(name)
         column = whole.slice(0, LOOKED_AT).combine_chunks()
-        declared = name in categories or name in written.text
+        declared = name in known or name in written.text
         numbers = [] if declared else _numbers_in(whole.combine_chunks(), written)
-        other = _of_column(name, column, known=name in categories, numbers=bool(numbers))
+        other = _of_column(name, column, known=name in known, numbers=bool(numbers))
         found += [Doubt(kind, name, why) for kind, why in (*numbers, *other)]
     return tuple(found)
 

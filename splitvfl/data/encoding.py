@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 
 from splitvfl.data.cell_format import AS_USUAL, CellFormat, Origin, as_trained
 from splitvfl.data.chunks import Chunk
+from splitvfl.data.plain_columns import list_lengths, list_places
 from splitvfl.data.ranges import Bounds
 from splitvfl.data.spelling import setting
-from splitvfl.data.tables import is_number, is_text, numbers
+from splitvfl.data.tables import check_usable, is_number, is_text, numbers
 from splitvfl.errors import ArgumentError, DataError
 
 Scale = Literal["standard", "minmax", "log1p", "none"]
@@ -253,10 +254,12 @@ class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     Attributes:
         columns: One entry per column, in their order.
         written: How the cells of the table were written, so that new records are read alike.
+        lists: Columns of lists that some of them are places of, and how long the lists are.
     """
 
     columns: tuple[FittedNumbers | FittedCategories, ...]
     written: CellFormat = AS_USUAL
+    lists: dict[str, int] = {}
 
     @property
     def text_columns(self) -> tuple[str, ...]:
@@ -282,10 +285,12 @@ class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         Raises:
             DataError: If a column is missing, is of another kind, or holds what cannot be encoded.
         """
+        table = self.with_lists(table, source=source)
         table = self.read(table, Origin(source, lambda row: f"{source}, row {row} (from 0)", True, False))
         chunk = Chunk.of(table, [one.column for one in self.columns], source=source)
+        texts = frozenset(self.text_columns)
         for name, column in chunk.columns.items():
-            text = name in self.text_columns
+            text = name in texts
             # Of nothing but missing values nobody can say what they would be.
             if not pa.types.is_null(column.type) and not (is_text if text else is_number)(column):
                 expected = "text" if text else "numbers"
@@ -293,6 +298,33 @@ class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
                     f"column {name!r} of {source} holds {column.type}, and held {expected} when the encoding was fitted"
                 )
         return TableEncoder(self.columns).apply(chunk)
+
+    def with_lists(self, table: pa.Table, *, source: str) -> pa.Table:
+        """Return a table whose lists are as long as they were; where no row has one, with their places all the same.
+
+        Args:
+            table: A plain table.
+            source: Where it comes from, for messages.
+
+        Raises:
+            DataError: If lists have another length.
+        """
+        if not self.lists:
+            return table
+        found = list_lengths(table.schema)
+        for name, length in self.lists.items():
+            if found.get(name, length) != length:
+                raise DataError(
+                    f"column {name!r} of {source} holds lists of {found[name]}, and held lists of {length} when the "
+                    "encoding was fitted"
+                )
+            place = table.schema.get_field_index(name)
+            if place >= 0 and pa.types.is_null(table.schema.field(place).type):  # no row has one
+                check_usable(table.schema.field(place), source=source)
+                fields = [pa.field(one, pa.null()) for one in list_places(name, length)]
+                schema = pa.schema([*table.schema.remove(place), *fields])
+                table = pa.table([*table.drop_columns([name]).columns, *[pa.nulls(table.num_rows)] * length], schema)
+        return table
 
 
 @dataclass(frozen=True)

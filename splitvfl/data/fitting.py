@@ -32,6 +32,7 @@ from splitvfl.data.encoding import (
     symmetric_log,
 )
 from splitvfl.data.exact_moments import ExactMoments
+from splitvfl.data.plain_columns import list_lengths
 from splitvfl.data.ranges import Bounds, Ranges
 from splitvfl.data.spelling import setting
 from splitvfl.data.tables import Rows, is_number, is_text, numbers, what_else
@@ -462,7 +463,8 @@ def fit_encoding(
         if sums.known == 0:
             raise DataError(f"{where} has no value in any training row; leave it out ({setting('drop')})")
         fitted.append(fit.fitted())
-    return FittedEncoding(columns=tuple(fitted))
+    places = pa.schema([table.schema.field(name) for name in columns])
+    return FittedEncoding(columns=tuple(fitted), lists=list_lengths(places))
 
 
 def _listed(name: str, counter: CategoryCounter, encoding: Encoding, where: str) -> FittedCategories:

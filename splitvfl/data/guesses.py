@@ -16,8 +16,9 @@ from splitvfl.data.doubts import ID_WORDS, doubts_of, has_word, present
 from splitvfl.data.encoding import check_one_of
 from splitvfl.data.fitting import ONEHOT_LIMIT
 from splitvfl.data.labels import Unlabelled, are_missing
+from splitvfl.data.plain_columns import declared_categories
 from splitvfl.data.sources import open_one, read_whole
-from splitvfl.data.tables import did_you_mean, is_number, is_text, listed
+from splitvfl.data.tables import check_usable, did_you_mean, is_number, is_place, is_text, listed, refusal
 from splitvfl.errors import ConfigError, DataError
 
 _LABEL_NAMES = re.compile(
@@ -189,7 +190,7 @@ def guess(
     kinds, features = _Kinds(), dict[str, tuple[str, ...]]()
     for file in files:
         own = [name for name in file.table.column_names if name not in (ids.get(file.party), found.column)]
-        _sort(file.table, own, kinds)
+        _sort(file, own, kinds)
         features[file.party] = tuple(name for name in own if name not in kinds.dropped)
         if not features[file.party]:
             raise DataError(_nothing_left(file, ids.get(file.party), found, kinds))
@@ -225,7 +226,8 @@ def _guess_id(files: Sequence[OpenFile], wanted: str | Mapping[str, str] | None)
     """Return each party's id column, and why it was taken for that; none of a single file whose records have none."""
     if wanted is not None:
         return _wanted_ids(files, wanted), "you said so"
-    common = [name for name in files[0].table.column_names if all(name in file.table.column_names for file in files)]
+    names = [frozenset(file.table.column_names) for file in files]
+    common = [name for name in files[0].table.column_names if all(name in own for own in names)]
     unique = [name for name in common if all(_is_unique(file.table[name]) for file in files)]
     named = [name for name in unique if has_word(name, ID_WORDS)]
     if len(files) == 1:
@@ -322,7 +324,8 @@ def _guess_label(
         "the only column that can be one": candidates,
     }
     why, found = next((why, found) for why, found in likely.items() if found)
-    of_two = [one for one in found if one in two]
+    pairs = frozenset(two)
+    of_two = [one for one in found if one in pairs]
     best = of_two if len(of_two) == 1 else found
     if len(best) > 1:
         raise ConfigError(f"which column is the label? Say --label; it may be {listed([name for _, name in best])}")
@@ -392,11 +395,16 @@ def _positive(column: pa.ChunkedArray, values: Sequence[Any]) -> Any:
 # --- kinds
 
 
-def _sort(table: pa.Table, names: Sequence[str], kinds: _Kinds) -> None:
+def _sort(file: OpenFile, names: Sequence[str], kinds: _Kinds) -> None:
     """Add the columns of a table to those that are dropped, hold categories, or have gaps."""
+    table, declared = file.table, declared_categories(file.table.schema)
     for name in names:
-        column = table[name]
-        if not is_text(column) and not is_number(column):
+        column, field = table[name], table.schema.field(name)
+        if (why := refusal(field)) is not None:
+            if is_place(field):  # a row may be wrong where all others are right
+                check_usable(field, source=str(file.path))
+            kinds.dropped[name] = why
+        elif not is_text(column) and not is_number(column):
             kinds.dropped[name] = _kind_dropped(column.type)
         elif not len(present(column.combine_chunks())):
             kinds.dropped[name] = "no value"
@@ -407,7 +415,9 @@ def _sort(table: pa.Table, names: Sequence[str], kinds: _Kinds) -> None:
         elif doubt.kind == "codes":
             kinds.categories[doubt.column] = doubt.why
     for name in (name for name in usual if name not in kinds.dropped):
-        _sort_usual(name, table[name], kinds)
+        if name in declared and not is_text(table[name]):
+            kinds.categories[name] = "its type says so"
+        _sort_usual(name, table[name], kinds, categories=name in declared)
 
 
 def _kind_dropped(kind: pa.DataType) -> str:
@@ -427,11 +437,12 @@ _WHY_DROPPED = {
 }
 
 
-def _sort_usual(name: str, column: pa.ChunkedArray, kinds: _Kinds) -> None:
-    if is_text(column):
+def _sort_usual(name: str, column: pa.ChunkedArray, kinds: _Kinds, *, categories: bool) -> None:
+    if is_text(column) or categories:
         distinct = pc.count_distinct(column).as_py()
         if distinct > ONEHOT_LIMIT:
-            kinds.dropped[name] = f"text of {distinct:,} different values"
+            kinds.categories.pop(name, None)
+            kinds.dropped[name] = f"{'text' if is_text(column) else 'categories'} of {distinct:,} different values"
         elif distinct > _MANY_CATEGORIES:
             kinds.many.append(name)
     elif name not in kinds.categories and len(present(column.combine_chunks())) < len(column):

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,10 @@ from splitvfl.data.columns import PartyData, Provenance, VerticalData
 from splitvfl.data.doubts import DoubtWarning, doubts_of, in_words, label_doubts
 from splitvfl.data.id_column import read_digests
 from splitvfl.data.labels import Mask, check_split, left_out, read_labels, with_label
-from splitvfl.data.load import as_written, fit, ids_of_rows, party_of, records_of, split_rows
+from splitvfl.data.load import as_written, check_input, fit, ids_of_rows, party_of, records_of, split_rows
 from splitvfl.data.named_rows import rows_called
-from splitvfl.data.partition import matching, patterns
+from splitvfl.data.partition import matching, meant_by, patterns
+from splitvfl.data.plain_columns import declared_categories
 from splitvfl.data.schema import Role
 from splitvfl.data.sources import open_one, origin_of, read_whole
 from splitvfl.data.spec import PartyClaim, Patterns, TableSpec, check_parties
@@ -361,7 +361,10 @@ def _features(table: _PartyTable, spec: TableSpec) -> list[str]:
 
 
 def _numeric(table: _PartyTable, features: Sequence[str], categories: Patterns) -> list[str]:
-    named = matching(patterns(categories), features, source=table.source)
+    named = {
+        *matching(patterns(categories), features, source=table.source),
+        *declared_categories(table.table.schema),
+    }
     return [name for name in features if name not in named and not is_text(table.table.column(name))]
 
 
@@ -377,7 +380,8 @@ def _shared_out(wanted: Patterns, columns: Mapping[str, Iterable[str]]) -> dict[
 
 
 def _meaning(wanted: Patterns, names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(one for one in patterns(wanted) if one in names or any(fnmatchcase(name, one) for name in names))
+    known = frozenset(names)
+    return tuple(one for one in patterns(wanted) if one in known or meant_by(one, names))
 
 
 # --- records
@@ -397,11 +401,13 @@ def _divided(tables: Sequence[_PartyTable], specs: Mapping[str, TableSpec], *, d
     held: dict[str, PartyData] = {}
     for table in tables:
         own = specs[table.name]
-        division = own.divide(table.table.column_names, [PartyClaim(table.name, table.role)], source=table.source)
+        party = PartyClaim(table.name, table.role)
+        division = own.divide(table.table.column_names, [party], source=table.source)
         columns = division.held[table.name]
         with table.rows_called():
             fitted = fit(own, division, table.table, columns, train=split[0], source=table.source)
             encoded = fitted.apply(table.table, source=table.source)
+        check_input(party, encoded, split[0], source=table.source)
         train, test = (records_of(encoded, ids[part], part, labels if table is active else None) for part in split)
         provenance = Provenance(encoding=fitted, id_column=own.id_column)
         doubts = doubts_of(

@@ -133,8 +133,10 @@ def _written(parties: Sequence[PartyData]) -> CellFormat:
 
 
 def _encoded(read: _Table, party: PartyData, *, others: bool) -> Encoded:
-    there = read.table.column_names
-    missing = [one.column for one in _encoding(party).columns if one.column not in there]
+    encoding = _encoding(party)
+    table = encoding.with_lists(read.table, source=read.source)
+    there, known = table.column_names, frozenset(table.column_names)
+    missing = [one.column for one in encoding.columns if one.column not in known]
     if missing:
         own = "; if each party has a table, give each party its own (--records PARTY=FILE, or {party: table})"
         alone = own if others else ""
@@ -142,7 +144,7 @@ def _encoded(read: _Table, party: PartyData, *, others: bool) -> Encoded:
             f"{read.source} lacks columns that {party.name} was trained on: {listed(missing)}"
             f"{did_you_mean(missing[0], there) if len(missing) == 1 else ''}{alone}"
         )
-    return _encoding(party).apply(read.table, source=read.source)
+    return encoding.apply(table, source=read.source)
 
 
 def _records(encoded: Encoded, ids: Rows, rows: Rows, party: PartyData) -> Records:

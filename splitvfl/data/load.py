@@ -22,6 +22,7 @@ from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.fitting import fit_encoding
 from splitvfl.data.labels import Labels, check_split, left_out, read_labels, with_label
 from splitvfl.data.partition import REST, ColumnClaim
+from splitvfl.data.plain_columns import declared_categories
 from splitvfl.data.ranges import as_ranges
 from splitvfl.data.sets import DATA_SETS, TABLES, DataSet, digit_labels, file_of
 from splitvfl.data.sources import open_one, origin_of, read_whole
@@ -30,7 +31,7 @@ from splitvfl.data.spelling import setting
 from splitvfl.data.split import random_split, record_ids, split_by_column
 from splitvfl.data.store import open_tables
 from splitvfl.data.tables import Rows, column_of, did_you_mean, is_text
-from splitvfl.errors import ArgumentError
+from splitvfl.errors import ArgumentError, DataError
 
 # Settings that say how cells are read.
 _OF_CELLS = ("header", "text_columns", "missing_values", "decimal", "thousands", "units")
@@ -137,7 +138,7 @@ def as_written(
         DataError: If a column of a file is text and looks like numbers, or a cell is none.
     """
     written = spec.written(table.column_names, source=origin.name)
-    categories = spec.categories(division, source=origin.name)
+    categories = spec.categories(division, source=origin.name) | declared_categories(table.schema)
     judged, declared = [name for name in columns if name not in categories], [*categories]
     if spec.label is not None:
         # Text of digits may be classes; a word among digits may not.
@@ -172,6 +173,7 @@ def _divided(spec: TableSpec, parties: Sequence[PartyClaim], table: pa.Table, or
         columns = division.held[party.name]
         fitted = fit(spec, division, table, columns, train=split[0], source=source)
         encoded = fitted.apply(table, source=source)
+        check_input(party, encoded, split[0], source=source)
         own = labels if party.role == "active" else None
         train, test = (records_of(encoded, ids[rows], rows, own) for rows in split)
         provenance = Provenance(encoding=fitted, id_column=spec.id_column)
@@ -199,7 +201,7 @@ def fit(
         ArgumentError: If a column is to be scaled in two ways.
         DataError: If a name or pattern matches nothing, ranges are not as they must be, or a column cannot be encoded.
     """
-    categories = spec.categories(division, source=source)
+    categories = spec.categories(division, source=source) | declared_categories(table.schema)
     numeric = [name for name in division.kept if name not in categories and not is_text(table.column(name))]
     fitted = fit_encoding(
         table,
@@ -216,6 +218,31 @@ def fit(
         return fitted
     text = tuple(name for name in columns if name in written.text)
     return msgspec.structs.replace(fitted, written=msgspec.structs.replace(written, text=text))
+
+
+def check_input(party: PartyClaim, encoded: Encoded, train: Rows, *, source: str) -> None:
+    """Check that a passive party's model has anything to learn from; the active party may have labels alone.
+
+    Args:
+        party: The party.
+        encoded: Its columns, of all rows.
+        train: The training rows.
+        source: Where they come from, for messages.
+
+    Raises:
+        DataError: If each of them is the same in all training rows, or none is left.
+    """
+    columns = (part[train, place] for part in (encoded.numeric, encoded.codes) for place in range(part.shape[1]))
+    if party.role == "passive" and len(train) > 1 and not any((column != column[0]).any() for column in columns):
+        raise no_input(party.name, source)
+
+
+def no_input(name: str, source: str) -> DataError:
+    """Return the error that a passive party has columns, and nothing can be learned from them."""
+    return DataError(
+        f"passive party {name!r} has no input left in {source}: each of its columns has one value only, or no category "
+        f"with enough training rows ({setting('min_count')}); give it other columns, or leave the party out"
+    )
 
 
 def _check_settings(given: Mapping[str, Any]) -> None:

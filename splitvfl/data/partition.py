@@ -11,7 +11,7 @@ A party's claim is one of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeGuard
 
@@ -109,11 +109,19 @@ def matching(
         DataError: If one of ``wanted`` matches nothing.
     """
     found: set[str] = set()
+    known = frozenset(columns)
     for pattern in wanted:
-        hits = [pattern] if pattern in columns else [column for column in columns if fnmatchcase(column, pattern)]
+        hits = [pattern] if pattern in known else meant_by(pattern, columns)
         if not hits and reserved and pattern in reserved:
             raise DataError(f"{pattern!r} is {reserved[pattern]} of {source} and no feature")
         if not hits:
             raise DataError(f"no column {pattern!r} in {source}{did_you_mean(pattern, columns)}")
         found.update(hits)
     return tuple(column for column in columns if column in found)
+
+
+def meant_by(pattern: str, columns: Iterable[str]) -> list[str]:
+    """Return the columns that a shell-style pattern means."""
+    if not any(mark in pattern for mark in "*?["):  # so that a long list of names does not look at every column each
+        return []
+    return [column for column in columns if fnmatchcase(column, pattern)]

@@ -18,7 +18,7 @@ from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.hashing import are_tested
 from splitvfl.data.ingest.records import ids_of
 from splitvfl.data.labels import Labels, are_missing, check_split, read_labels
-from splitvfl.data.load import as_written, fit, party_of, read_source, records_of
+from splitvfl.data.load import as_written, check_input, fit, party_of, read_source, records_of
 from splitvfl.data.named_rows import rows_called
 from splitvfl.data.partition import REST
 from splitvfl.data.schema import PARTS, Part, Role
@@ -92,6 +92,7 @@ def load_party(spec: TableSpec, party: PartyClaim, *, aligned: str | os.PathLike
         labels, classes = _labels(spec, table, source, split)
         fitted = fit(spec, division, table, held, train=split[0], source=source)
         encoded = fitted.apply(table, source=source)
+    check_input(party, encoded, split[0], source=source)
     train, test = (_records(part, order, tested, encoded, labels) for part in PARTS)
     provenance = Provenance(encoding=fitted, id_column=spec.id_column)
     doubts = doubts_of(table, held, categories=spec.categories(division, source=source), written=written)

@@ -19,6 +19,7 @@ from splitvfl.data.arrow_source import TypedSource
 from splitvfl.data.chunks import Chunk, Source
 from splitvfl.data.csv_source import CsvSource
 from splitvfl.data.ingest.plan import read_type
+from splitvfl.data.plain_columns import declared
 from splitvfl.data.sources import infer_kinds
 from splitvfl.data.spelling import setting
 from splitvfl.errors import DataError
@@ -60,6 +61,14 @@ def column_types(
     for name in columns:
         _check_writable(name, types[name])
     return {name: types[name] for name in columns}
+
+
+def as_schema(types: Types, sources: Sequence[Source]) -> pa.Schema:
+    """Return the columns of shards; what a file declares as categories is declared so in all shards."""
+    categories = frozenset().union(*(source.categories for source in sources))
+    return pa.schema(
+        [declared(name, kind) if name in categories else pa.field(name, kind) for name, kind in types.items()]
+    )
 
 
 def _common_type(sources: Sequence[Source], column: str) -> pa.DataType | None:

@@ -37,7 +37,7 @@ from splitvfl.data.shard_files import (
     is_sharded_folder,
     shard_file,
 )
-from splitvfl.data.shard_types import Types, column_types
+from splitvfl.data.shard_types import Types, as_schema, column_types
 from splitvfl.data.sharding import Hashes, Numbers, check_shards, id_hashes, shard_of
 from splitvfl.data.sources import chunks, open_all
 from splitvfl.data.spec import Patterns
@@ -120,7 +120,7 @@ def shard(
     target = Path(out)
     make_parents(target)
     check_target(target, overwrite=overwrite, holds=_HOLDS, recognised=is_sharded_folder)
-    sources = open_all(source, header=header)
+    sources = open_all(source, header=header, nested=True)
     check_id_column(sources, id_column)
     begun = time.monotonic()
     with draft(target, overwrite=overwrite, holds=_HOLDS, recognised=is_sharded_folder, private=True) as folder:
@@ -133,7 +133,7 @@ def shard(
             watch=watch.of("reading", 0.0, 0.3),
         )
         scratch = folder / ".scratch"
-        piles = _Piles(scratch, pa.schema(list(types.items())), shards)
+        piles = _Piles(scratch, as_schema(types, sources), shards)
         records = _fill(piles, sources, id_column, case, watch.of("dividing", 0.3, 0.7))
         sharding = ShardingSchema(
             shards=shards,
@@ -158,7 +158,8 @@ def shard(
 def _kept(source: Source, id_column: str, drop: Patterns) -> list[str]:
     features = [name for name in source.names if name != id_column]
     dropped = matching(patterns(drop), features, source=source.name, reserved={id_column: "the id column"})
-    return [name for name in source.names if name not in dropped]
+    left_out = frozenset(dropped)
+    return [name for name in source.names if name not in left_out]
 
 
 class _Watch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from splitvfl.data.arrow_source import PARQUET_SUFFIXES, ArrowSource, ParquetSource, TableSource
+from splitvfl.data.arrow_source import PARQUET_SUFFIXES, ArrowSource, FileSource, ParquetSource, TableSource
 from splitvfl.data.arrow_table import as_arrow
 from splitvfl.data.cell_format import AS_USUAL, CellFormat, Origin
 from splitvfl.data.chunks import Chunk, Kind, Source, Types
@@ -24,7 +24,7 @@ from splitvfl.errors import DataError
 CSV_SUFFIXES = {".csv", ".tsv", ".txt", ".data"}
 # What a table in memory is called in messages.
 TABLE_NAME = "the table"
-TYPED_SUFFIXES: Mapping[str, Callable[[Path], Source]] = {
+TYPED_SUFFIXES: Mapping[str, type[FileSource]] = {
     **dict.fromkeys(PARQUET_SUFFIXES, ParquetSource),
     ".arrow": ArrowSource,
     ".feather": ArrowSource,
@@ -36,6 +36,7 @@ def open_all(
     *,
     header: Sequence[str] | None = None,
     called: str | None = None,
+    nested: bool = False,
     written: CellFormat = AS_USUAL,
 ) -> tuple[Source, ...]:
     """Return the sources of rows that a :class:`splitvfl.data.spec.TableSpec` names: files, or a table in memory.
@@ -45,6 +46,7 @@ def open_all(
             :func:`splitvfl.data.arrow_table.as_arrow`.
         header: Names of the columns of CSV files that have no header line.
         called: What to call a table in memory in messages; default :data:`TABLE_NAME`.
+        nested: Whether lists and other nested values stay as they are.
         written: How cells are written.
 
     Raises:
@@ -55,9 +57,10 @@ def open_all(
     if isinstance(source, str | os.PathLike):
         source = [source]
     if isinstance(source, list | tuple):
-        sources = [_source(path, header) for path in find_files(source)]
+        sources = [_source(path, header, nested) for path in find_files(source)]
     else:
-        sources = [TableSource(as_arrow(source, called=called or "source"), called or TABLE_NAME)]
+        table = as_arrow(source, called=called or "source", nested=nested)
+        sources = [TableSource(table, called or TABLE_NAME, nested=nested)]
     for one in sources:
         one.written = written
         _check_names(one, sources[0])
@@ -85,12 +88,12 @@ def find_files(wanted: Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def _source(path: Path, header: Sequence[str] | None) -> Source:
+def _source(path: Path, header: Sequence[str] | None, nested: bool) -> Source:
     bare = path.with_suffix("") if path.suffix in COMPRESSIONS else path
     if bare.suffix.lower() in CSV_SUFFIXES:
         return CsvSource(path, header)
     if path.suffix.lower() in TYPED_SUFFIXES:
-        return TYPED_SUFFIXES[path.suffix.lower()](path)
+        return TYPED_SUFFIXES[path.suffix.lower()](path, nested=nested)
     expected = ", ".join(sorted({*TYPED_SUFFIXES, *CSV_SUFFIXES}))
     raise DataError(f"expected a file that ends in one of {expected} (.gz and .zst after CSV), got {path.name}")
 
@@ -99,8 +102,9 @@ def _check_names(source: Source, first: Source) -> None:
     repeated = sorted(name for name, times in Counter(source.names).items() if times > 1)
     if repeated:
         raise DataError(f"{source.name} names more than one column {listed(repeated)}")
-    missing = [name for name in first.names if name not in source.names]
-    extra = [name for name in source.names if name not in first.names]
+    ours, theirs = frozenset(source.names), frozenset(first.names)
+    missing = [name for name in first.names if name not in ours]
+    extra = [name for name in source.names if name not in theirs]
     if missing:
         raise DataError(
             f"{source.name} has no column {missing[0]!r}, which {first.name} has"
@@ -138,7 +142,8 @@ def open_one(
 def read_whole(source: Source, *, text: Collection[str] = ()) -> pa.Table:
     """Return all of a source as a table, its columns in one chunk each.
 
-    Columns of a CSV file have the type that all their cells have. Dictionary columns become what they stand for.
+    Columns of a CSV file have the type that all their cells have, others the one that
+    :mod:`splitvfl.data.plain_columns` says.
 
     Args:
         source: The source.
@@ -150,9 +155,6 @@ def read_whole(source: Source, *, text: Collection[str] = ()) -> pa.Table:
     table = source.table(text)
     if table.num_rows == 0:
         raise DataError(f"{source.name} has a header and no rows")
-    for index, field in enumerate(table.schema):
-        if pa.types.is_dictionary(field.type):
-            table = table.set_column(index, field.name, table.column(index).cast(field.type.value_type))
     return table.combine_chunks()
 
 

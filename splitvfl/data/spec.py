@@ -185,7 +185,8 @@ class TableSpec(Encoding):
         roles = self.roles(names, source=source)
         features = [name for name in names if name not in roles]
         dropped = matching(patterns(self.drop), features, source=source, reserved=roles)
-        kept = tuple(name for name in features if name not in dropped)
+        left_out = frozenset(dropped)
+        kept = tuple(name for name in features if name not in left_out)
         reserved = roles | dict.fromkeys(dropped, "a dropped column")
         held = divide(kept, {party.name: party.columns for party in parties}, source=source, reserved=reserved)
         for party in parties:

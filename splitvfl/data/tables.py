@@ -21,11 +21,49 @@ Rows = npt.NDArray[np.int64]
 _SEPARATED = re.compile(r"\w['\"]?[^\w'\"-]+['\"]?\w")
 
 
+REFUSED, LIST = b"splitvfl.refused", b"splitvfl.list"
+"""What a plain table says of a column (:mod:`splitvfl.data.plain_columns`): why it cannot be used, and the column of
+lists that it is a place of."""
+
+
 def column_of(table: pa.Table, name: str, *, source: str) -> pa.Array:
-    """Return a column as one array; ``DataError`` with the nearest name when the file has no such column."""
-    if name not in table.column_names:
+    """Return a column as one array.
+
+    Raises:
+        DataError: If there is no such column, with the nearest name; or it cannot be used, with the reason.
+    """
+    place = table.schema.get_field_index(name)
+    if place < 0:
         raise DataError(f"no column {name!r} in {source}{did_you_mean(name, table.column_names)}")
-    return table.column(name).chunk(0)
+    check_usable(table.schema.field(place), source=source)
+    return table.column(place).chunk(0)
+
+
+def refusal(field: pa.Field) -> str | None:
+    """Return why a column of a plain table cannot be used; ``None`` if it can."""
+    why = (field.metadata or {}).get(REFUSED)
+    return None if why is None else why.decode()
+
+
+def is_place(field: pa.Field) -> bool:
+    """Return whether a column of a plain table is a place of lists."""
+    return LIST in (field.metadata or {})
+
+
+def check_usable(field: pa.Field, *, source: str) -> None:
+    """Check that a column of a plain table can be used.
+
+    Raises:
+        DataError: If not, with the reason.
+    """
+    why = refusal(field)
+    if why is not None:
+        raise unusable(field.metadata.get(LIST, field.name.encode()).decode(), why, source=source)
+
+
+def unusable(name: str, why: str, *, source: str) -> DataError:
+    """Return the error that a column cannot be used; the reason ends with what to do about it."""
+    return DataError(f"column {name!r} of {source} {why}, or leave it out ({setting('drop')})")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -35,6 +73,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         return f"; there is one column only, {known[0]!r}: which delimiter? Expected comma, semicolon, tab or |"
     # Compared in lower case, because case is the commonest mistake and weighs as much as any other letter.
     by_lower = {other.lower(): other for other in known}
+    if f"{name}_0" in by_lower.values():  # a column of lists
+        return f"; did you mean {name + '_*'!r}?"
     near = difflib.get_close_matches(name.lower(), by_lower, n=1)
     if near:
         return f"; did you mean {by_lower[near[0]]!r}?"
@@ -57,10 +97,14 @@ def what_else(kind: pa.DataType) -> str:
     """Return what is said of a column of a type that is neither numbers nor text, and what to do about it."""
     if pa.types.is_temporal(kind):
         return (
-            f"holds neither numbers nor text but {kind}: dates; leave it out ({setting('drop')}), or make numbers of "
-            "it, such as days since a day"
+            f"{neither(kind)}: dates; leave it out ({setting('drop')}), or make numbers of it, such as days since a day"
         )
-    return f"holds neither numbers nor text but {kind}; leave it out ({setting('drop')})"
+    return f"{neither(kind)}; leave it out ({setting('drop')})"
+
+
+def neither(kind: pa.DataType) -> str:
+    """Return that a column is of a type that is neither numbers nor text."""
+    return f"holds neither numbers nor text but {kind}"
 
 
 def numbers(column: pa.Array) -> npt.NDArray[np.float64]:

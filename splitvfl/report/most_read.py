@@ -63,7 +63,8 @@ class MostRead:
         one = self.reading
         if not one.in_one_hot:
             return None
-        counted = [column for column in one.columns if column.column not in set(one.in_one_hot)] + one.one_hot
+        in_one_hot = frozenset(one.in_one_hot)
+        counted = [column for column in one.columns if column.column not in in_one_hot] + one.one_hot
         shares = [self._at_this_moment(column) for column in counted]
         return sum(shares) / len(shares)
 

@@ -126,8 +126,9 @@ class AllShards:
 
 def _check_names(folder: ShardFolder, first: ShardFolder) -> None:
     ours, theirs = folder.statistics.names, first.statistics.names
-    extra = [name for name in ours if name not in theirs]
-    missing = [name for name in theirs if name not in ours]
+    known_here, known_there = frozenset(ours), frozenset(theirs)
+    extra = [name for name in ours if name not in known_there]
+    missing = [name for name in theirs if name not in known_here]
     if extra:
         raise DataError(f"{folder} is of files with {listed(extra)}, and {first} is not; all need the same columns")
     if missing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import assert_never
 
@@ -214,9 +214,27 @@ def make_plan(
         DataError: If a column is not there, is claimed by nobody or twice, or holds what it may not.
     """
     names, where = sources[0].names, sources[0].name
+    spec = with_declared(spec, sources)
     text = text_columns(names, spec, parties, where=where)
     kinds = infer_kinds(sources, needed_columns(names, spec, parties, where=where), text=text)
     return planned(names, kinds, spec, parties, where=where, name=name, hashing=hashing, aligned=aligned)
+
+
+def with_declared(spec: TableSpec, sources: Sequence[Source]) -> TableSpec:
+    """Return what is said of files, with the columns as categories whose types say so in one of them.
+
+    Raises:
+        ArgumentError: If one column is two things.
+        DataError: If a column is not there.
+    """
+    names = sources[0].names
+    declared = frozenset().union(*(source.categories for source in sources)) - {
+        *spec.roles(names, source=sources[0].name)
+    }
+    if not declared:
+        return spec
+    own = patterns(spec.categorical_columns)
+    return replace(spec, categorical_columns=tuple(dict.fromkeys([*own, *(n for n in names if n in declared)])))
 
 
 def needed_columns(
@@ -280,15 +298,16 @@ def column_uses(
     """
     division = spec.divide(names, parties, source=where)
     named = spec.categories(division, source=where)
-    categorical = [name for name in division.kept if name in named or kinds[name] == "text"]
-    numeric = [name for name in division.kept if name not in categorical]
-    hashed = _hashed(hashing, categorical, where)
-    scales = spec.scales([name for name in division.kept if name in numeric or name in blank], division, source=where)
+    categorical = {name: None for name in division.kept if name in named or kinds[name] == "text"}
+    numeric = {name: None for name in division.kept if name not in categorical}
+    hashed = frozenset(_hashed(hashing, list(categorical), where))
+    empty = frozenset(blank)
+    scales = spec.scales([name for name in division.kept if name in numeric or name in empty], division, source=where)
     return ColumnUses(
         division=division,
         numeric=tuple(numeric),
         listed=tuple(name for name in categorical if name not in hashed),
-        hashed=hashed,
+        hashed=tuple(name for name in categorical if name in hashed),
         scales={name: scales[name] for name in numeric},
     )
 
@@ -309,7 +328,8 @@ def planned(
     uses = column_uses(names, kinds, spec, parties, where=where, hashing=hashing, blank=blank)
     division = uses.division
     ranges = as_ranges(spec.ranges)
-    held = [name for name in uses.numeric if any(name in columns for columns in division.held.values())]
+    owned = frozenset().union(*division.held.values())
+    held = [name for name in uses.numeric if name in owned]
     written = spec.written(names, source=where)
     declared = {*spec.categories(division, source=where), *written.text, *blank}
     texts = [name for name in division.kept if kinds[name] == "text" and name not in declared]
@@ -496,7 +516,8 @@ def _kinds_like(
     if label is not None:
         kinds[label.column] = label.kind
     names, where = sources[0].names, sources[0].name
-    missing = [name for name in kinds if name not in names]
+    there = frozenset(names)
+    missing = [name for name in kinds if name not in there]
     if missing:
         raise DataError(
             f"{where} has no column {missing[0]!r}, which the files that were ingested before had"

@@ -15,7 +15,16 @@ from typing import NamedTuple
 
 from splitvfl.data.alignment import Alignment
 from splitvfl.data.chunks import Kind, Source
-from splitvfl.data.ingest.plan import Hashing, Plan, check_ingested, needed_columns, open_sources, planned, text_columns
+from splitvfl.data.ingest.plan import (
+    Hashing,
+    Plan,
+    check_ingested,
+    needed_columns,
+    open_sources,
+    planned,
+    text_columns,
+    with_declared,
+)
 from splitvfl.data.ingest.progress import Progress, watched
 from splitvfl.data.ingest.records import LabelCount
 from splitvfl.data.ingest.settings import settings_of
@@ -135,6 +144,7 @@ def shard_statistics(
     make_parents(target)  # the folder of all shards' statistics
     check_target(target, overwrite=overwrite, holds=HOLDS, recognised=is_statistics)
     sources = open_sources(spec, parties)
+    spec = with_declared(spec, sources)
     kinds = _kinds(sources, spec, parties)
     plan = _plan(sources, spec, parties, kinds, hashing=hashing, aligned=aligned)
     with draft(target, overwrite=overwrite, holds=HOLDS, recognised=is_statistics, private=True) as folder:

@@ -26,6 +26,7 @@ from splitvfl.data.hashing import are_tested, key_name
 from splitvfl.data.ingest.plan import Earlier, PartyPlan, Plan
 from splitvfl.data.ingest.records import Ids, LabelValues, first_repeated, first_true, ids_of
 from splitvfl.data.labels import are_missing
+from splitvfl.data.load import no_input
 from splitvfl.data.schema import (
     VOCABULARY_FILE,
     Encoder,
@@ -173,6 +174,9 @@ class Statistics:
             encoders[name] = HashEncoder(
                 column=name, kind=self._plan.kinds[name], buckets=self._plan.buckets, key=key_name(self._plan.key)
             )
+        for party in self._plan.parties:
+            if party.role == "passive" and all(_is_constant(encoders[name]) for name in party.columns):
+                raise no_input(party.name, "the files")
         return _fitted(self._plan, encoders, vocabularies, label, classes, self._scratch)
 
     def _numeric_encoder(self, name: str) -> NumericEncoder:
@@ -208,6 +212,20 @@ class Statistics:
             rare=found.rare,
         )
         return encoder, found.values
+
+
+def _is_constant(encoder: Encoder) -> bool:
+    """Return whether a column is the same in all training rows; of one that is hashed, nobody has counted values."""
+    match encoder:
+        case NumericEncoder():
+            return encoder.low == encoder.high and not (encoder.marked and encoder.gaps)
+        case VocabularyEncoder():
+            codes = encoder.categories + (encoder.missing_code > 0)
+            return codes == 0 or (codes == 1 and encoder.rare == 0)
+        case HashEncoder():
+            return False
+        case _:
+            assert_never(encoder)
 
 
 def _fitted(

@@ -434,7 +434,11 @@ GOOD = tuple(f"{number},{number % 2},{number}.5,x" for number in range(60))
             r"t.csv, line 62, column 'n': there is no value; missing='indicator'",
         ),
         ((*GOOD, "99,1,inf,x"), {}, r"t.csv, line 62, column 'n': expected a finite number, got inf"),
-        ((*GOOD, "99,1,1e60,x"), {"scale": "none"}, r"t.csv, line 62, column 'n': 1e\+60 is too large for float32"),
+        (
+            (*GOOD, "99,1,1e60,x"),
+            {"scale": "none", "active": "c", "passive": {"ads": "n"}},
+            r"t.csv, line 62, column 'n': 1e\+60 is too large for float32",
+        ),
         ((*GOOD, "99,,1.5,x"), {}, r"t.csv, line 62, column 'y': there is no label"),
         ((*GOOD, "99,2,1.5,x"), {}, r"label column 'y' holds 0, 1, 2; a binary task needs 0 and 1"),
         ((*GOOD * 9, "99,1,word,x"), {}, r"t.csv, line 542, column 'n': expected a number, .*, got 'word'"),
