@@ -15,8 +15,10 @@ from splitvfl.data.columns import TaskName
 from splitvfl.data.doubts import ID_WORDS, doubts_of, has_word, present
 from splitvfl.data.encoding import check_one_of
 from splitvfl.data.fitting import ONEHOT_LIMIT
+from splitvfl.data.guessed_cells import AS_WRITTEN, GuessedCells, guess_cells, read_guessed
 from splitvfl.data.labels import Unlabelled, are_missing
 from splitvfl.data.sources import open_one, read_whole
+from splitvfl.data.spelling import as_key, settings_written
 from splitvfl.data.tables import did_you_mean, is_number, is_text, listed
 from splitvfl.errors import ConfigError, DataError
 
@@ -64,12 +66,14 @@ class OpenFile:
         party: What its owner is called: its name, in letters that a party's name may have.
         table: All of it.
         text: Columns of ids beyond 64 bits, which are read as text.
+        cells: How its cells are written, and why.
     """
 
     path: Path
     party: str
     table: pa.Table
     text: tuple[str, ...] = ()
+    cells: GuessedCells = AS_WRITTEN
 
     @classmethod
     def read(cls, path: Path) -> OpenFile:
@@ -91,7 +95,12 @@ class OpenFile:
         table = read_whole(source)
         text = () if source.typed else tuple(name for name in table.column_names if _is_long_id(name, table[name]))
         party = re.sub(r"[^\w-]+", "-", path.name.split(".")[0]).strip("-") or "party"
-        return cls(path, party, read_whole(source, text=text) if text else table, text)
+        table = read_whole(source, text=text) if text else table
+        cells = guess_cells(source, table)
+        if cells.written.is_given:
+            source = open_one(path, written=cells.written)
+            table = read_guessed(source, read_whole(source, text=text), cells.written)
+        return cls(path, party, table, text, cells)
 
 
 def _is_long_id(name: str, column: pa.ChunkedArray) -> bool:
@@ -189,7 +198,8 @@ def guess(
     kinds, features = _Kinds(), dict[str, tuple[str, ...]]()
     for file in files:
         own = [name for name in file.table.column_names if name not in (ids.get(file.party), found.column)]
-        _sort(file.table, own, kinds)
+        with settings_written(as_key):
+            _sort(file, own, kinds)
         features[file.party] = tuple(name for name in own if name not in kinds.dropped)
         if not features[file.party]:
             raise DataError(_nothing_left(file, ids.get(file.party), found, kinds))
@@ -392,8 +402,9 @@ def _positive(column: pa.ChunkedArray, values: Sequence[Any]) -> Any:
 # --- kinds
 
 
-def _sort(table: pa.Table, names: Sequence[str], kinds: _Kinds) -> None:
+def _sort(file: OpenFile, names: Sequence[str], kinds: _Kinds) -> None:
     """Add the columns of a table to those that are dropped, hold categories, or have gaps."""
+    table = file.table
     for name in names:
         column = table[name]
         if not is_text(column) and not is_number(column):
@@ -401,7 +412,7 @@ def _sort(table: pa.Table, names: Sequence[str], kinds: _Kinds) -> None:
         elif not len(present(column.combine_chunks())):
             kinds.dropped[name] = "no value"
     usual = [name for name in names if name not in kinds.dropped]
-    for doubt in doubts_of(table, usual, categories=()):
+    for doubt in doubts_of(table, usual, categories=(), written=file.cells.written):
         if doubt.kind in ("id", "constant", "dates", "numbers"):
             kinds.dropped[doubt.column] = f"{_WHY_DROPPED[doubt.kind]}: {doubt.why}"
         elif doubt.kind == "codes":
