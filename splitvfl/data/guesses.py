@@ -192,7 +192,7 @@ def guess(
         DataError: If a column that was named is not there, or cannot be what it is to be.
     """
     check_one_of("unlabelled", unlabelled, get_args(Unlabelled))
-    ids, id_why = _guess_id(files, id_column)
+    ids, id_why = _guess_id(files, id_column, label)
     found = _guess_label(files, label, ids, unlabelled)
     one = next(iter(ids.values()), None) if len(set(ids.values())) == 1 else None
     kinds, features = _Kinds(), dict[str, tuple[str, ...]]()
@@ -231,10 +231,12 @@ def _nothing_left(file: OpenFile, id_column: str | None, label: Label, kinds: _K
 # --- ids
 
 
-def _guess_id(files: Sequence[OpenFile], wanted: str | Mapping[str, str] | None) -> tuple[dict[str, str], str]:
+def _guess_id(
+    files: Sequence[OpenFile], wanted: str | Mapping[str, str] | None, label: str | None
+) -> tuple[dict[str, str], str]:
     """Return each party's id column, and why it was taken for that; none of a single file whose records have none."""
     if wanted is not None:
-        return _wanted_ids(files, wanted), "you said so"
+        return _wanted_ids(files, wanted, label), "you said so"
     common = [name for name in files[0].table.column_names if all(name in file.table.column_names for file in files)]
     unique = [name for name in common if all(_is_unique(file.table[name]) for file in files)]
     named = [name for name in unique if has_word(name, ID_WORDS)]
@@ -260,13 +262,13 @@ def _guess_id(files: Sequence[OpenFile], wanted: str | Mapping[str, str] | None)
     )
 
 
-def _wanted_ids(files: Sequence[OpenFile], wanted: str | Mapping[str, str]) -> dict[str, str]:
+def _wanted_ids(files: Sequence[OpenFile], wanted: str | Mapping[str, str], label: str | None) -> dict[str, str]:
     parties = _parties_of(files)
     found = dict.fromkeys(parties, wanted) if isinstance(wanted, str) else dict(wanted)
     if set(found) != set(parties):
         raise ConfigError(f"--id: expected a column for each of {listed(parties)}, got some for {listed(list(found))}")
     for file in files:
-        _check_there(file, found[file.party], "--id")
+        _check_there(file, found[file.party], "--id", label)
         _check_unique(file, found[file.party])
     return found
 
@@ -281,9 +283,10 @@ def _likely_ids(file: OpenFile) -> list[str]:
     return [name for name in unique if has_word(name, ID_WORDS)] or unique
 
 
-def _check_there(file: OpenFile, name: str, flag: str) -> None:
+def _check_there(file: OpenFile, name: str, flag: str, label: str | None) -> None:
     if name not in file.table.column_names:
-        raise ConfigError(f"{flag}: no column {name!r} in {file.path}{did_you_mean(name, file.table.column_names)}")
+        hint = did_you_mean(name, file.table.column_names, used=[label] if label else [])
+        raise ConfigError(f"{flag}: no column {name!r} in {file.path}{hint}")
 
 
 def _check_unique(file: OpenFile, name: str) -> None:
@@ -311,7 +314,7 @@ def _guess_label(
     files: Sequence[OpenFile], wanted: str | None, ids: Mapping[str, str], unlabelled: Unlabelled
 ) -> Label:
     if wanted is not None:
-        return _as_label(_holder(files, wanted), wanted, "you said so", unlabelled)
+        return _as_label(_holder(files, wanted, ids), wanted, "you said so", unlabelled)
     columns = [(file, name) for file in files for name in file.table.column_names if name != ids.get(file.party)]
     candidates = [one for one in columns if not _no_label(one[0].table[one[1]], unlabelled)]
     # A column that is called as labels are is named with what it lacks, before another is taken for the label.
@@ -339,12 +342,12 @@ def _guess_label(
     return _as_label(*best[0], why, unlabelled)
 
 
-def _holder(files: Sequence[OpenFile], label: str) -> OpenFile:
+def _holder(files: Sequence[OpenFile], label: str, ids: Mapping[str, str]) -> OpenFile:
     """Return the one file that has a label column."""
     holders = [file for file in files if label in file.table.column_names]
     if not holders:
         names = [name for file in files for name in file.table.column_names]
-        raise ConfigError(f"--label: no column {label!r}{did_you_mean(label, names)}")
+        raise ConfigError(f"--label: no column {label!r}{did_you_mean(label, names, used=ids.values())}")
     if len(holders) > 1:
         raise ConfigError(
             f"--label: {' and '.join(str(file.path) for file in holders)} have a column {label!r} each; one party "

@@ -134,13 +134,14 @@ def _written(parties: Sequence[PartyData]) -> CellFormat:
 
 def _encoded(read: _Table, party: PartyData, *, others: bool) -> Encoded:
     there = read.table.column_names
-    missing = [one.column for one in _encoding(party).columns if one.column not in there]
+    known = [one.column for one in _encoding(party).columns]
+    missing = [column for column in known if column not in there]
     if missing:
         own = "; if each party has a table, give each party its own (--records PARTY=FILE, or {party: table})"
         alone = own if others else ""
         raise DataError(
             f"{read.source} lacks columns that {party.name} was trained on: {listed(missing)}"
-            f"{did_you_mean(missing[0], there) if len(missing) == 1 else ''}{alone}"
+            f"{did_you_mean(missing[0], there, used=known) if len(missing) == 1 else ''}{alone}"
         )
     return _encoding(party).apply(read.table, source=read.source)
 
