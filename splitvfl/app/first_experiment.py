@@ -11,7 +11,7 @@ from typing import Any
 
 from splitvfl.app.records import in_words_of, load_data
 from splitvfl.config.registry import built_in
-from splitvfl.config.sections import ExperimentConfig, parse_config
+from splitvfl.config.sections import CELL_SETTINGS, ExperimentConfig, parse_config
 from splitvfl.config.yaml import to_yaml
 from splitvfl.data.columns import VerticalData
 from splitvfl.data.encoding import Encoding
@@ -111,10 +111,17 @@ def _parties(
             "path": os.path.relpath(file.path.resolve(), path.resolve().parent),
             **({"id_column": guesses.own_ids[file.party]} if guesses.own_ids else {}),
             **({"label": guesses.label.column} if file.party == owner else {}),
+            **_cells(file),
         }
         for file in sorted(files, key=lambda file: file.party != owner)
     }
     return sections, f"{owner} has the label column and is the active party; each party holds the columns of its file"
+
+
+def _cells(file: OpenFile) -> dict[str, Any]:
+    """Return the settings that say how the cells of a file are written."""
+    settings = {name: getattr(file.cells.written, name) for name in CELL_SETTINGS}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items() if value}
 
 
 def _divided(
@@ -209,6 +216,8 @@ class _Draft:
 
     def _columns(self) -> Iterator[str]:
         guesses = self.guesses
+        for file in self.files:
+            yield from file.cells.why
         for name, why in guesses.dropped.items():
             yield f"left out: {name} ({why})"
         if guesses.categories:
@@ -237,6 +246,7 @@ class _Draft:
             "min_count": RARE if guesses.many else None,
             "text": list(guesses.text) or None,
             "scale": Encoding().scale,
+            **(_cells(self.files[0]) if len(self.files) == 1 else {}),
         }
         return {key: value for key, value in found.items() if value is not None}
 

@@ -189,7 +189,7 @@ class RequestReader:
             given |= self._places(name, given.pop(name), given, where)
         unknown = next((key for key in given if key not in self._fitted), None)
         if unknown is not None:
-            advice = did_you_mean(unknown, self._fitted) if self._fitted else "; send the id alone"
+            advice = did_you_mean(unknown, self._fitted, used=given) if self._fitted else "; send the id alone"
             raise RequestMistake(f"no such column{advice}", where=_inside(where, _shown_name(unknown)))
         if not given and self._own is not None:
             return None

@@ -107,9 +107,10 @@ def check(
     if connect and as_ is None:
         raise ConfigError("--connect: which party is this? Say so with --as NAME")
     config = load_config(experiment, overrides or [])
+    folder_flag = () if out is None else ("--out", out)
     if as_ is None:
         problems = check_experiment(config, out or Path("runs") / config.name, tell=_tell_in_width)
-        command = command_line("train", experiment, *(overrides or []))
+        command = command_line("train", experiment, *(overrides or []), *folder_flag)
     else:
         name = config.own_name(as_)
         folder = out or Path("runs") / f"{config.name}-{name}"
@@ -122,7 +123,9 @@ def check(
             worker=worker_started(config),
         )
         what = "party" if takes_part_in_training(config, name) else "predict"
-        command = command_line(what, experiment, *(overrides or []), "--as", name)
+        command = command_line(
+            what, experiment, *(overrides or []), "--as", name, *(folder_flag if what == "party" else ())
+        )
         if what == "party" and config.team.workers > 1:
             command = f"torchrun --nproc-per-node {config.team.workers} --no-python {command}"
     for problem in problems:

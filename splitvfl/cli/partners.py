@@ -127,14 +127,19 @@ def align(
     for line in described(job, found):
         say(line)
     if job.out is not None:
-        next_steps(_after_alignment(job, read_alignment(job.out).schema))
+        next_steps(*_after_alignment(job, read_alignment(job.out).schema))
 
 
-def _after_alignment(job: AlignmentJob, schema: AlignmentSchema) -> str:
-    """Return what comes next: of a shard its statistics, as no run trains on it alone."""
+def _after_alignment(job: AlignmentJob, schema: AlignmentSchema) -> tuple[str, ...]:
+    """Return what comes next: a training, or scores of new records; of a shard its statistics, as it is not alone."""
     number, _, of = schema.shards.partition(" of ")
     if not number.isdecimal():
-        return f"splitvfl party EXPERIMENT.yaml --as {job.party}   (with data: {{..., aligned: {job.out}}})"
+        train = f"splitvfl party EXPERIMENT.yaml --as {job.party}   (to train, with data: {{..., aligned: {job.out}}})"
+        if len(job.files) > 1:
+            return (train,)
+        scores = ("--out", "scores.csv") if job.role == "active" else ()
+        own = ("--as", job.party, "--records", job.files[0], "--aligned", job.out or "")
+        return train, f"{command_line('predict', 'EXPERIMENT.yaml', *own, *scores)}   (to score new records)"
     statistics = ("--statistics-only", f"{number}/{of}", "--out", f"stats/{number}")
     command = command_line("ingest", *job.files, "--aligned", job.out or "", *statistics)
-    return f"{command}   (with --{job.role} {job.party}=rest, and the other settings of ingest)"
+    return (f"{command}   (with --{job.role} {job.party}=rest, and the other settings of ingest)",)

@@ -154,6 +154,8 @@ def ingest(
         return
     for line in described(done):
         say(line)
+    if like is not None and len(done.parties) > 1:
+        next_steps(f"{command_line('predict', 'RUN', '--records', out, '--out', 'scores.csv')}   (a run on {like})")
     if done.can_be_trained_on:
         next_steps(f"splitvfl train EXPERIMENT.yaml   (with data: {{name: tables, path: {out}}})")
 

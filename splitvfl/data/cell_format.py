@@ -152,7 +152,7 @@ class Mistake(NamedTuple):
 
     def advice(self, written: CellFormat) -> str:
         """Return what is wrong with it beside that it is no number, or else what to set if it is a gap."""
-        if self.why:
+        if self.why or _begins_with_digit(self.cell):
             return self.why
         missing = setting("missing_values", [*written.missing_values, self.cell.strip()])
         return f"; if it says that nothing is known, set {missing}"
@@ -248,6 +248,11 @@ def _settings(style: NumberStyle, before: CellFormat) -> str:
         if value
     ]
     return " and ".join(found)
+
+
+def _begins_with_digit(cell: str) -> bool:
+    """Return whether a cell is rather a number that was written wrongly than a word for a gap."""
+    return cell.strip().lstrip("+-\u2212")[:1].isdigit()
 
 
 # --- text that looks like numbers
@@ -364,19 +369,28 @@ class NumbersInText(NamedTuple):
         if not self.cells:
             return f"all values are numbers kept as text, such as {self.example!r}"
         shown = ", ".join(map(repr, self.odd[:_ODD_SHOWN])) + (", …" if len(self.odd) > _ODD_SHOWN else "")
+        are = "is no number" if self.cells == 1 else "are no numbers"
+        return f"{self.cells:,} of {self.numbers + self.cells:,} values {are}: {shown}"
+
+    def doubt(self, written: CellFormat) -> str:
+        """Return why a column of a frame is doubted: what is odd, where it begins, and what to set."""
         row = "" if self.row is None else f", first in row {self.row}"
-        return f"{self.cells:,} of {self.numbers + self.cells:,} values are no numbers: {shown}{row}"
+        advice = self.advice(written)
+        return f"{self.why(written)}{row}" + (f"; set {advice}" if advice else "")
 
     def advice(self, written: CellFormat) -> str:
-        """Return what to set so that it is read as numbers."""
+        """Return what to set so that it is read as numbers; empty where it is to be corrected."""
         given = written.decimal or written.thousands or written.units
         style = _settings(self.style, written) if self.style != written.style or given else ""
         wanted = [style] if style and self.style != written.style else []
-        if 0 < len(self.odd) <= _ODD_SHOWN:
+        words = not any(map(_begins_with_digit, self.odd))
+        if words and 0 < len(self.odd) <= _ODD_SHOWN:
             wanted.append(setting("missing_values", [*written.missing_values, *self.odd]))
-        elif self.odd:
+        elif words and self.odd:
             wanted.append(f"{setting('missing_values')} (if they say that nothing is known)")
-        return " and ".join(wanted) or setting("decimal", self.style.decimal)
+        if not wanted and not self.cells:
+            return setting("decimal", self.style.decimal)
+        return " and ".join(wanted)
 
 
 def numbers_in_text(column: pa.Array, written: CellFormat) -> NumbersInText | None:
@@ -416,12 +430,9 @@ def refused(name: str, found: NumbersInText, place: Place, written: CellFormat, 
             f"{where}, column {name!r}: {found.example!r} is text, and looks like a number: {found.why(written)}; set "
             f"{found.advice(written)}, or {keep}"
         )
-    more = f" ({found.cells:,} such cells: {', '.join(map(repr, found.odd[:_ODD_SHOWN]))}"
-    more += ", …)" if len(found.odd) > _ODD_SHOWN else ")"
-    return DataError(
-        f"{where}, column {name!r}: {found.example!r} among numbers{more}; if that says that nothing is known, set "
-        f"{found.advice(written)}; else {keep}"
-    )
+    advice = found.advice(written)
+    advice = f"if that says that nothing is known, set {advice}; else {keep}" if advice else keep
+    return DataError(f"{where}, column {name!r}: {found.example!r} among numbers ({found.why(written)}); {advice}")
 
 
 # --- tables in memory
@@ -493,7 +504,9 @@ def _all_refused(odd: Mapping[str, NumbersInText], origin: Origin, written: Cell
     error = refused(first, found, origin.place, written, origin.name)
     if not others:
         return error
-    shown = ", ".join(f"{name!r} ({found.advice(written)})" for name, found in others[:_ODD_SHOWN])
+    shown = ", ".join(
+        f"{name!r} ({found.advice(written) or found.why(written)})" for name, found in others[:_ODD_SHOWN]
+    )
     more = f" and {len(others) - _ODD_SHOWN} more columns" if len(others) > _ODD_SHOWN else ""
     return DataError(f"{error}; the same holds for {shown}{more}")
 

@@ -120,6 +120,11 @@ class CsvSource:
         self._header_lines = layout.skipped
 
     @property
+    def delimiter(self) -> str:
+        """What separates cells."""
+        return self._delimiter
+
+    @property
     def _all_names(self) -> list[str]:
         """Names of the columns, and of those that have none."""
         return [*self.names, *self._unnamed]

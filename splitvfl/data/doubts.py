@@ -121,7 +121,7 @@ def doubts_of(
 
 def _numbers_in(column: pa.Array, written: CellFormat) -> list[tuple[Kind, str]]:
     found = numbers_in_text(column, written) if is_text(column) else None
-    return [] if found is None else [("numbers", f"{found.why(written)}; set {found.advice(written)}")]
+    return [] if found is None else [("numbers", found.doubt(written))]
 
 
 def _of_column(name: str, column: pa.Array, *, known: bool, numbers: bool) -> Iterator[tuple[Kind, str]]:

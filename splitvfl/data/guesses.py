@@ -15,9 +15,11 @@ from splitvfl.data.columns import TaskName
 from splitvfl.data.doubts import ID_WORDS, doubts_of, has_word, present
 from splitvfl.data.encoding import check_one_of
 from splitvfl.data.fitting import ONEHOT_LIMIT
+from splitvfl.data.guessed_cells import AS_WRITTEN, GuessedCells, guess_cells, read_guessed
 from splitvfl.data.labels import Unlabelled, are_missing
 from splitvfl.data.plain_columns import declared_categories
 from splitvfl.data.sources import open_one, read_whole
+from splitvfl.data.spelling import as_key, settings_written
 from splitvfl.data.tables import check_usable, did_you_mean, is_number, is_place, is_text, listed, refusal
 from splitvfl.errors import ConfigError, DataError
 
@@ -65,12 +67,14 @@ class OpenFile:
         party: What its owner is called: its name, in letters that a party's name may have.
         table: All of it.
         text: Columns of ids beyond 64 bits, which are read as text.
+        cells: How its cells are written, and why.
     """
 
     path: Path
     party: str
     table: pa.Table
     text: tuple[str, ...] = ()
+    cells: GuessedCells = AS_WRITTEN
 
     @classmethod
     def read(cls, path: Path) -> OpenFile:
@@ -92,7 +96,12 @@ class OpenFile:
         table = read_whole(source)
         text = () if source.typed else tuple(name for name in table.column_names if _is_long_id(name, table[name]))
         party = re.sub(r"[^\w-]+", "-", path.name.split(".")[0]).strip("-") or "party"
-        return cls(path, party, read_whole(source, text=text) if text else table, text)
+        table = read_whole(source, text=text) if text else table
+        cells = guess_cells(source, table)
+        if cells.written.is_given:
+            source = open_one(path, written=cells.written)
+            table = read_guessed(source, read_whole(source, text=text), cells.written)
+        return cls(path, party, table, text, cells)
 
 
 def _is_long_id(name: str, column: pa.ChunkedArray) -> bool:
@@ -184,13 +193,14 @@ def guess(
         DataError: If a column that was named is not there, or cannot be what it is to be.
     """
     check_one_of("unlabelled", unlabelled, get_args(Unlabelled))
-    ids, id_why = _guess_id(files, id_column)
+    ids, id_why = _guess_id(files, id_column, label)
     found = _guess_label(files, label, ids, unlabelled)
     one = next(iter(ids.values()), None) if len(set(ids.values())) == 1 else None
     kinds, features = _Kinds(), dict[str, tuple[str, ...]]()
     for file in files:
         own = [name for name in file.table.column_names if name not in (ids.get(file.party), found.column)]
-        _sort(file, own, kinds)
+        with settings_written(as_key):
+            _sort(file, own, kinds)
         features[file.party] = tuple(name for name in own if name not in kinds.dropped)
         if not features[file.party]:
             raise DataError(_nothing_left(file, ids.get(file.party), found, kinds))
@@ -222,10 +232,12 @@ def _nothing_left(file: OpenFile, id_column: str | None, label: Label, kinds: _K
 # --- ids
 
 
-def _guess_id(files: Sequence[OpenFile], wanted: str | Mapping[str, str] | None) -> tuple[dict[str, str], str]:
+def _guess_id(
+    files: Sequence[OpenFile], wanted: str | Mapping[str, str] | None, label: str | None
+) -> tuple[dict[str, str], str]:
     """Return each party's id column, and why it was taken for that; none of a single file whose records have none."""
     if wanted is not None:
-        return _wanted_ids(files, wanted), "you said so"
+        return _wanted_ids(files, wanted, label), "you said so"
     names = [frozenset(file.table.column_names) for file in files]
     common = [name for name in files[0].table.column_names if all(name in own for own in names)]
     unique = [name for name in common if all(_is_unique(file.table[name]) for file in files)]
@@ -252,13 +264,13 @@ def _guess_id(files: Sequence[OpenFile], wanted: str | Mapping[str, str] | None)
     )
 
 
-def _wanted_ids(files: Sequence[OpenFile], wanted: str | Mapping[str, str]) -> dict[str, str]:
+def _wanted_ids(files: Sequence[OpenFile], wanted: str | Mapping[str, str], label: str | None) -> dict[str, str]:
     parties = _parties_of(files)
     found = dict.fromkeys(parties, wanted) if isinstance(wanted, str) else dict(wanted)
     if set(found) != set(parties):
         raise ConfigError(f"--id: expected a column for each of {listed(parties)}, got some for {listed(list(found))}")
     for file in files:
-        _check_there(file, found[file.party], "--id")
+        _check_there(file, found[file.party], "--id", label)
         _check_unique(file, found[file.party])
     return found
 
@@ -273,9 +285,10 @@ def _likely_ids(file: OpenFile) -> list[str]:
     return [name for name in unique if has_word(name, ID_WORDS)] or unique
 
 
-def _check_there(file: OpenFile, name: str, flag: str) -> None:
+def _check_there(file: OpenFile, name: str, flag: str, label: str | None) -> None:
     if name not in file.table.column_names:
-        raise ConfigError(f"{flag}: no column {name!r} in {file.path}{did_you_mean(name, file.table.column_names)}")
+        hint = did_you_mean(name, file.table.column_names, used=[label] if label else [])
+        raise ConfigError(f"{flag}: no column {name!r} in {file.path}{hint}")
 
 
 def _check_unique(file: OpenFile, name: str) -> None:
@@ -303,7 +316,7 @@ def _guess_label(
     files: Sequence[OpenFile], wanted: str | None, ids: Mapping[str, str], unlabelled: Unlabelled
 ) -> Label:
     if wanted is not None:
-        return _as_label(_holder(files, wanted), wanted, "you said so", unlabelled)
+        return _as_label(_holder(files, wanted, ids), wanted, "you said so", unlabelled)
     columns = [(file, name) for file in files for name in file.table.column_names if name != ids.get(file.party)]
     candidates = [one for one in columns if not _no_label(one[0].table[one[1]], unlabelled)]
     # A column that is called as labels are is named with what it lacks, before another is taken for the label.
@@ -332,12 +345,12 @@ def _guess_label(
     return _as_label(*best[0], why, unlabelled)
 
 
-def _holder(files: Sequence[OpenFile], label: str) -> OpenFile:
+def _holder(files: Sequence[OpenFile], label: str, ids: Mapping[str, str]) -> OpenFile:
     """Return the one file that has a label column."""
     holders = [file for file in files if label in file.table.column_names]
     if not holders:
         names = [name for file in files for name in file.table.column_names]
-        raise ConfigError(f"--label: no column {label!r}{did_you_mean(label, names)}")
+        raise ConfigError(f"--label: no column {label!r}{did_you_mean(label, names, used=ids.values())}")
     if len(holders) > 1:
         raise ConfigError(
             f"--label: {' and '.join(str(file.path) for file in holders)} have a column {label!r} each; one party "
@@ -409,7 +422,7 @@ def _sort(file: OpenFile, names: Sequence[str], kinds: _Kinds) -> None:
         elif not len(present(column.combine_chunks())):
             kinds.dropped[name] = "no value"
     usual = [name for name in names if name not in kinds.dropped]
-    for doubt in doubts_of(table, usual, categories=()):
+    for doubt in doubts_of(table, usual, categories=(), written=file.cells.written):
         if doubt.kind in ("id", "constant", "dates", "numbers"):
             kinds.dropped[doubt.column] = f"{_WHY_DROPPED[doubt.kind]}: {doubt.why}"
         elif doubt.kind == "codes":

@@ -135,14 +135,15 @@ def _written(parties: Sequence[PartyData]) -> CellFormat:
 def _encoded(read: _Table, party: PartyData, *, others: bool) -> Encoded:
     encoding = _encoding(party)
     table = encoding.with_lists(read.table, source=read.source)
-    there, known = table.column_names, frozenset(table.column_names)
-    missing = [one.column for one in encoding.columns if one.column not in known]
+    there, used = table.column_names, [one.column for one in encoding.columns]
+    known = frozenset(there)
+    missing = [column for column in used if column not in known]
     if missing:
         own = "; if each party has a table, give each party its own (--records PARTY=FILE, or {party: table})"
         alone = own if others else ""
         raise DataError(
             f"{read.source} lacks columns that {party.name} was trained on: {listed(missing)}"
-            f"{did_you_mean(missing[0], there) if len(missing) == 1 else ''}{alone}"
+            f"{did_you_mean(missing[0], there, used=used) if len(missing) == 1 else ''}{alone}"
         )
     return encoding.apply(table, source=read.source)
 

@@ -179,7 +179,9 @@ def to_numbers(values: pa.Array, style: NumberStyle) -> pa.Array:
     bare = pc.replace_substring_regex(signs, f"[{_SPACES}+()]|{_unit_pattern(style)}" if style.units else "[+]", "")
     if BRACKETS in style.units:
         negative = pc.match_substring(values, "(")
-        bare = pc.if_else(negative, pc.binary_join_element_wise("-", bare, ""), bare)
+        bare = pc.if_else(
+            negative, pc.binary_join_element_wise(pa.scalar("-", bare.type), bare, pa.scalar("", bare.type)), bare
+        )
     if style.thousands is not None:
         bare = pc.replace_substring_regex(bare, _class_of(style.thousands), "")
     if style.decimal != ".":

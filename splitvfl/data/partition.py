@@ -115,7 +115,9 @@ def matching(
         if not hits and reserved and pattern in reserved:
             raise DataError(f"{pattern!r} is {reserved[pattern]} of {source} and no feature")
         if not hits:
-            raise DataError(f"no column {pattern!r} in {source}{did_you_mean(pattern, columns)}")
+            raise DataError(
+                f"no column {pattern!r} in {source}{did_you_mean(pattern, columns, used={*wanted, *found})}"
+            )
         found.update(hits)
     return tuple(column for column in columns if column in found)
 

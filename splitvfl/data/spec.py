@@ -171,7 +171,7 @@ class TableSpec(Encoding):
             if roles.setdefault(column, role) != role:
                 raise ArgumentError(f"column {column!r} cannot be both {roles[column]} and {role}")
             if column not in names:
-                hint = did_you_mean(column, names)
+                hint = did_you_mean(column, names, used={other for _, other in wanted.values()})
                 raise DataError(f"no column {column!r} in {source}{hint} (it should be {role}: {setting(name)})")
         return roles
 

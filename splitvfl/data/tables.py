@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -66,9 +66,17 @@ def unusable(name: str, why: str, *, source: str) -> DataError:
     return DataError(f"column {name!r} of {source} {why}, or leave it out ({setting('drop')})")
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'AGE'?"``, or what there is when nothing comes near."""
-    known = list(known)
+def did_you_mean(name: str, known: Iterable[str], *, used: Container[str | None] = ()) -> str:
+    """Return ``"; did you mean 'AGE'?"``, or what there is when nothing comes near.
+
+    Args:
+        name: What was asked for.
+        known: What there is.
+        used: What of it is in use for something else, and is not meant.
+    """
+    known = [one for one in known if one not in used]
+    if not known:
+        return ""
     if len(known) == 1 and _SEPARATED.search(known[0]):
         return f"; there is one column only, {known[0]!r}: which delimiter? Expected comma, semicolon, tab or |"
     # Compared in lower case, because case is the commonest mistake and weighs as much as any other letter.

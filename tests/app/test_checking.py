@@ -43,6 +43,8 @@ def test_a_good_experiment_is_said_to_be_one_and_nothing_is_written(
 ) -> None:
     before = files(folder)
 
+    assert main(["check", "loan.yaml", "train.batch_size=16", "--out", "there"]) == 0
+    assert "splitvfl train loan.yaml train.batch_size=16 --out there" in capsys.readouterr().out
     assert main(["check", "loan.yaml", "train.batch_size=16"]) == 0
 
     said = capsys.readouterr()

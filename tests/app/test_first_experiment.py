@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn import datasets
 
+from splitvfl.app.records import load_data
 from splitvfl.cli import main
-from splitvfl.config.sections import load_config
+from splitvfl.config.sections import CELL_SETTINGS, load_config
 from splitvfl.report.summary import read_summary
 
 QUICK = ("audit=false", "attacks=[]")
@@ -144,7 +146,7 @@ def test_kinds_of_columns_are_guessed_and_each_guess_is_said(here: Path, capsys:
     said, written = " ".join(printed.split()), " ".join((here / "bank.yaml").read_text().replace("\n#", "").split())
     assert max(map(len, printed.splitlines())) <= 80
     for left_out in (
-        "spent (numbers",
+        "spent (text that looks like numbers",
         "born (dates: make numbers of them, such as days since a day",
         "street (looks like",
     ):
@@ -306,3 +308,85 @@ def test_a_file_of_one_column_is_asked_for_its_delimiter(here: Path, capsys: pyt
     assert main(["init", "bank.csv"]) == 2
 
     assert "one column only, 'customer_id^balance^churned': which delimiter?" in capsys.readouterr().err
+
+
+def german(rows: int = 80) -> pd.DataFrame:
+    random = np.random.default_rng(0)
+    amounts = random.uniform(0, 9999, rows)
+    return pd.DataFrame(
+        {
+            "kunde": np.arange(rows) + 1000,
+            "umsatz": [f"{one:,.2f}".translate(str.maketrans(",.", ".,")) for one in amounts],
+            "punkte": [f"{1000 * (row + 1):,}".replace(",", ".") for row in range(rows)],  # 1.000 is no fraction
+            "seit": [f"{1 + row % 28:02}.07.{1950 + row % 50}" for row in range(rows)],
+            "label": (amounts > 5000).astype(int),
+        }
+    )
+
+
+def test_an_export_of_another_country_trains_with_the_settings_that_are_written(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    german().to_csv("bank.csv", index=False, sep=";", encoding="utf-8-sig")
+    pd.DataFrame({"kunde": np.arange(80) + 1000, "usage": np.linspace(0, 1, 80)}).to_csv("telecom.csv", index=False)
+
+    assert main(["init", "bank.csv", "telecom.csv"]) == 0
+
+    said = " ".join(capsys.readouterr().out.split())
+    assert "how numbers are written in bank.csv: decimal ',', thousands '.' (such as" in said
+    assert "left out: seit (dates: make numbers of them" in said
+    config = load_config(here / "bank.yaml")
+    assert (config.parties["bank"].decimal, config.parties["bank"].thousands) == (",", ".")
+    assert (config.parties["telecom"].decimal, config.data.decimal) == (None, None)
+    data = load_data(config)
+    points = data.active.numeric_names.index("punkte")
+    numbers = torch.cat([data.active.train.columns.numeric, data.active.test.columns.numeric])[:, points]
+    assert float(numbers.max() - numbers.min()) > 3  # 80,000 points, and not 8.0 beside 10.0 to 9.0
+    assert main(["check", "bank.yaml"]) == 0
+    assert main(["train", "bank.yaml", "train.epochs=1", *QUICK]) == 0
+
+
+@pytest.mark.parametrize(
+    ("cells", "delimiter", "written"),
+    [
+        (["1.5", "2.5", "?"], ",", {"missing_values": ("?",)}),
+        (["1.5", "2.5", "unknown"], ",", {"missing_values": ("unknown",)}),
+        (["1.5", "2.5", "-"], ";", {"missing_values": ("-",)}),
+        (["1,5", "2,5", "k.A."], ";", {"decimal": ",", "missing_values": ("k.A.",)}),
+        (["1 234,5", "2 345,5", "3,5"], ";", {"decimal": ",", "thousands": " "}),
+        (["1,234", "2,345", "3,456"], ";", {"decimal": ","}),
+        (["1,234", "2,345", "3,456"], ",", {"thousands": ","}),
+        (["1.5", "2.5", "NA"], ",", {}),
+        (["01234", "04567", "12345"], ",", {}),
+        (["1.5", "2.5", "high"], ",", None),
+        (["$1.5", "$2.5", "$3.5"], ",", None),
+    ],
+)
+def test_what_numbers_need_is_guessed_and_what_is_no_number_is_named(
+    cells: list[str], delimiter: str, written: dict[str, object] | None, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = people()[["customer_id", "region", "churned"]].assign(cell=[cells[row % 3] for row in range(200)])
+    frame.assign(other="x").to_csv("bank.csv", index=False, sep=delimiter)
+
+    assert main(["init", "bank.csv", "--active", "bank=region", "--passive", "telecom=cell"]) == (
+        0 if written is not None else 2
+    )
+
+    if written is None:
+        assert "cell" in capsys.readouterr().err
+        return
+    data = load_config(here / "bank.yaml").data
+    settings = {name: getattr(data, name) for name in CELL_SETTINGS}
+    assert {name: value for name, value in settings.items() if value is not None} == written
+    assert main(["check", "bank.yaml"]) == 0
+
+
+def test_numbers_kept_as_text_in_a_typed_file_are_numbers(here: Path) -> None:
+    frame = people()[["customer_id", "region", "churned"]].assign(amount=[f"{row / 8}" for row in range(200)])
+    frame.to_parquet("bank.parquet")
+
+    assert main(["init", "bank.parquet"]) == 0
+
+    config = load_config(here / "bank.yaml")
+    assert config.data.decimal == "."
+    assert "amount" in load_data(config).passives["partner"].numeric_names

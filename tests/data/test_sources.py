@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from splitvfl.data import arrow_source, csv_source
+from splitvfl.data.cell_format import CellFormat
 from splitvfl.data.sources import check_kinds, find_files, infer_kinds, open_all, read_table
 from splitvfl.errors import DataError
 
@@ -146,6 +147,37 @@ def test_a_broken_line_is_named(broken: str | bytes, message: str, tmp_path: Pat
 
     with pytest.raises(DataError, match=message):
         read(path, {"a": pa.float64(), "b": pa.string()})
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ("oops,x", r"line 121, column 'a'.*'oops'"),
+        ("1,x,y", "line 121: expected 2 cells"),
+        ('1,"x\ny",z', "line 121: expected 2 cells as in the header, got 3"),
+        ('"oops",x', r"line 121, column 'a'.*'oops'"),
+    ],
+)
+def test_lines_are_counted_with_line_ends_in_quotation_marks(
+    broken: str, message: str, tmp_path: Path, small_blocks: None
+) -> None:
+    rows = "".join(f'{row},"two\nlines, one \r ""row"""\n\n' for row in range(39))
+    path = write(tmp_path / "t.csv", f'a,b\n1,"x\ny"\n{rows}{broken}\n7,"z\nz"\n')
+
+    with pytest.raises(DataError, match=f"t.csv, {message}"):
+        read(path, {"a": pa.float64(), "b": pa.string()})
+
+
+def test_numbers_are_read_as_they_are_written_in_every_block(tmp_path: Path, small_blocks: None) -> None:
+    cells = [f"{row}" if row < 30 else f"1.{row:03},5" for row in range(60)]
+    path = write(tmp_path / "t.csv", "a;b\n" + "".join(f"{cell};x\n" for cell in cells))
+    written = CellFormat(decimal=",", thousands=".")
+
+    found, _ = read(path, {"a": pa.float64(), "b": pa.string()}, written=written)
+
+    assert found["a"] == [row if row < 30 else 1000.5 + row for row in range(60)]
+    with pytest.raises(DataError, match=r"t.csv, line 32, column 'a': expected a whole number.*, got '1.030,5'"):
+        read(path, {"a": pa.int64()}, written=written)
 
 
 @pytest.mark.parametrize(

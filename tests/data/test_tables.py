@@ -147,3 +147,10 @@ def test_a_misspelt_column_gets_a_suggestion() -> None:
         column_of(table, "AGEE", source="credit.parquet")
     assert did_you_mean("zzz", ["AGE", "PAY_0"]) == "; there are 'AGE', 'PAY_0'"
     assert did_you_mean("zzz", [f"x{i}" for i in range(14)]).endswith("'x11' and 2 more")
+
+
+def test_only_what_is_not_used_yet_is_proposed() -> None:
+    assert did_you_mean("AEG", ["AGE", "AGES"]) == "; did you mean 'AGE'?"
+    assert did_you_mean("AEG", ["AGE", "AGES"], used={"AGE"}) == "; did you mean 'AGES'?"
+    assert did_you_mean("AEG", ["AGE", "sex"], used={"AGE"}) == "; there are 'sex'"
+    assert did_you_mean("AEG", ["AGE"], used={"AGE"}) == ""

@@ -273,6 +273,9 @@ def test_the_command_aligns_under_mutual_tls(tmp_path: Path, capsys: pytest.Capt
     printed = capsys.readouterr().out
     assert "30 records of yours, and 6 dummies" in printed
     assert "36 records, of which about 83% are bank's" in printed
+    for name, scores in (("bank", " --out scores.csv"), ("telecom", "")):
+        files = f"--as {name} --records {town.files[name]} --aligned {tmp_path / name}{scores}"
+        assert f"splitvfl predict EXPERIMENT.yaml {files}   (to score new records)" in printed
     assert read_alignment(tmp_path / "bank").schema.digest == read_alignment(tmp_path / "telecom").schema.digest
 
 

@@ -521,7 +521,7 @@ def _kinds_like(
     if missing:
         raise DataError(
             f"{where} has no column {missing[0]!r}, which the files that were ingested before had"
-            f"{did_you_mean(missing[0], names)}"
+            f"{did_you_mean(missing[0], names, used=kinds)}"
         )
     known = {*kinds, *data.dropped, data.ids.column, data.split.column, data.label_column}
     extra = [name for name in names if name not in known]

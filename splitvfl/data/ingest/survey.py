@@ -371,8 +371,9 @@ def _check_text(sources: Sequence[Source], plan: Plan, watches: Mapping[str, Tex
         if name == plan.label and found.cells == 0:  # classes that are called by digits
             continue
         if any(isinstance(source, TableSource) for source in sources):
-            doubt = Doubt("numbers", name, f"{found.why(plan.written)}; set {found.advice(plan.written)}")
-            warnings.warn(next(in_words([doubt])), DoubtWarning, stacklevel=2)
+            warnings.warn(
+                next(in_words([Doubt("numbers", name, found.doubt(plan.written))])), DoubtWarning, stacklevel=2
+            )
             continue
         raise refused(name, found, partial(_place, sources, kind, plan.kept), plan.written, sources[0].name)
 

@@ -74,7 +74,7 @@ def test_unknown_categories_are_counted(clicks: Path, capsys: pytest.CaptureFixt
     printed = capsys.readouterr().out
     assert "later: 3 rows (0 train, 3 test)" in printed
     assert "test rows with an unknown or rare category (code 0): C1 2\n" in printed
-    assert "next:" not in printed
+    assert "next: splitvfl predict RUN --records later --out scores.csv   (a run on tables)" in printed
 
 
 def test_a_passive_party_ingests_alone(clicks: Path) -> None:
