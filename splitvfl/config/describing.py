@@ -18,7 +18,7 @@ from typing import Any
 from splitvfl.claims import Claim, NoPromise, PerRecord, claims_of, told
 from splitvfl.config.docstrings import Docstring, docstring_of
 from splitvfl.config.keys import REQUIRED, Key, keys_of, options_of
-from splitvfl.config.registry import PluginKind, built_in, construct, kind_of, resolve, summary_of
+from splitvfl.config.registry import PluginKind, built_in, construct, kind_of, resolve, summary_of, unknown
 from splitvfl.config.sections import DataConfig, ExchangeSection, HookConfig, PenaltyConfig
 from splitvfl.config.yaml import Document
 from splitvfl.data.sets import DATA_FOLDER, DATA_SETS, TABLES, DataSet
@@ -35,7 +35,6 @@ from splitvfl.hooks import (
     target_of,
 )
 from splitvfl.leakage.view_fields import in_words
-from splitvfl.wording import suggestion
 
 _OF_EXAMPLE = " (The figures are those of the example.)"
 _CROSSINGS: Mapping[Crossing, str] = {
@@ -293,7 +292,7 @@ def _quoted(name: str) -> str:
 
 def _data_set(name: str) -> Entry:
     if name not in DATA_SETS:
-        raise ConfigError(f"no such data set {name!r}{suggestion(name, DATA_SETS)}  (splitvfl list data)")
+        raise ConfigError(unknown("data", name, DATA_SETS))
     found = DATA_SETS[name]
     ours = ("path",) if name == TABLES else [key for key in DataConfig.model_fields if key != "name"]
     meaningless = {"digit"} if name != "digits" else set()

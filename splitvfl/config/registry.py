@@ -21,7 +21,7 @@ import json
 import os
 import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
@@ -92,14 +92,24 @@ def resolve(kind: PluginKind, name: str, *, folder: Path) -> Any:
         return ours[name]
     if name in offered:
         return _loaded(kind, offered[name])
-    unknown = f"no such {_one(kind)} {name!r}"
+    raise ConfigError(unknown(kind, name, [*ours, *offered]))
+
+
+def unknown(kind: PluginKind | Literal["data"], name: str, known: Iterable[str]) -> str:
+    """Return what is said of a name that nothing of a kind has: what was meant, what covers it, or what there is.
+
+    Args:
+        kind: The kind.
+        name: What was written.
+        known: The names that there are.
+    """
+    told = f"no such {'data set' if kind == 'data' else _one(kind)} {name!r}"
     meant, covered = search(kind, name)
+    near = f"; did you mean {' or '.join(meant)}?" if meant else ""
     if covered:
-        near = [f"did you mean {' or '.join(meant)}?"] if meant else []
-        raise ConfigError("; ".join([unknown, *near, *covered]))
-    own = "; a class of your own is written module:Class" if "." in name else ""
-    known = f"; did you mean {' or '.join(meant)}?" if meant else suggestion(name, [*ours, *offered])
-    raise ConfigError(f"{unknown}{known}{own}  (splitvfl list {kind})")
+        return "; ".join([f"{told}{near}", *covered])
+    own = "; a class of your own is written module:Class" if "." in name and kind != "data" else ""
+    return f"{told}{near or suggestion(name, known)}{own}  (splitvfl list {kind})"
 
 
 def search(kind: str, name: str) -> tuple[list[str], list[str]]:

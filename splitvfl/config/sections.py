@@ -57,7 +57,7 @@ from torch import nn
 from splitvfl.claims import claims_of
 from splitvfl.config.module_sources import sources_in_force, untrusted_run
 from splitvfl.config.named import Named, NamedSection, refusal
-from splitvfl.config.registry import PluginKind, arguments_of, check_options, construct, find, resolve
+from splitvfl.config.registry import PluginKind, arguments_of, check_options, construct, find, resolve, unknown
 from splitvfl.config.yaml import Document, Place, parse_override, place_in, to_yaml
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Categorical, Missing, Scale
@@ -166,7 +166,7 @@ def _batch_size(value: Any) -> Any:
 
 def _data_set(name: str) -> str:
     if name not in DATA_SETS:
-        raise ValueError(f"no such data set {name!r}{suggestion(name, DATA_SETS)}  (splitvfl list data)")
+        raise ValueError(unknown("data", name, DATA_SETS))
     return name
 
 

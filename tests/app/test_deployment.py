@@ -18,6 +18,7 @@ from splitvfl.net.certs import make_certificates
 from splitvfl.net.signing import CertificateSigner
 from splitvfl.net.tls import Identity
 from splitvfl.run import checkpoint
+from splitvfl.run.networked import ActiveRun
 
 OWN_FILE = """
 data: {{name: table, path: lab.csv, id_column: patient}}
@@ -257,3 +258,17 @@ def test_a_party_whose_data_changed_is_told_before_it_meets_anybody(tmp_path: Pa
     with pytest.raises(LinkError):
         run.run()
     assert any("is not checked" in line for line in told)
+
+
+def test_where_sums_alone_are_sent_sign_points_to_the_attack_that_reads_sums(tmp_path: Path) -> None:
+    """A label party knows what its partner would see: no gradient for each record, but their sum."""
+    text = SHARED_FILE.partition("defenses:")[0] + (
+        "model: logistic-regression\nexchange: oracle\n"
+        "train: {batch_size: 32, optimizer: {name: sgd, lr: 0.1}}\nattacks: [sign]\naudit: false\n"
+    )
+
+    run = party_run(parse_config(text, source=tmp_path / "all.yaml"), "clinic", tmp_path / "run")
+
+    assert isinstance(run, ActiveRun)
+    _, watch = run._build({"lab": 1})
+    assert "the attack residue-solving recovers labels from it" in watch.unavailable["lab"]["sign"]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
 import splitvfl.attacks
 from splitvfl.app.named_parts import attack_of, defense_of
 from splitvfl.config.other_names import POINTERS, named_so, other_names, simplified
-from splitvfl.config.registry import PluginKind, built_in, construct, find, resolve, search
+from splitvfl.config.registry import PluginKind, built_in, find, resolve, search
 from splitvfl.config.sections import parse_config
 from splitvfl.config.yaml import Document
 from splitvfl.errors import ConfigError
@@ -21,6 +21,7 @@ KINDS: tuple[PluginKind, ...] = get_args(PluginKind)
 ALIASES = [
     (kind, name, alias) for kind in KINDS for name, found in built_in(kind).items() for alias in other_names(found)
 ]
+PARTIES = "parties: {a: {role: active, columns: 0.5}, b: {role: passive, columns: rest}}\n"
 PAPERS: list[tuple[PluginKind, str, str]] = [
     ("attacks", "gia", "gradient-inversion"),
     ("attacks", "equation solving", "residue-solving"),
@@ -97,27 +98,22 @@ def test_what_pointers_name_is_there(checkout: Path) -> None:
     """Pages, settings and functions."""
     text = " ".join(pointer.covered for pointer in POINTERS)
     pages, places = re.findall(r"docs/\S+\.md", text), re.findall(r"splitvfl\.attacks\.(\w+)", text)
-    examples = [one for one in re.findall(r"`([^`]*)`", text) if one.startswith(("exchange:", "model:"))]
+    examples = [one for one in re.findall(r"`([^`]*)`", text) if one.startswith(("exchange:", "model:", "data:"))]
 
     assert all((checkout / page).is_file() for page in pages)
     assert all(hasattr(splitvfl.attacks, place) for place in places)
     for example in examples:
-        (kind, section), *_ = Document(example, source="pointer").tree.items()
-        options: dict[str, Any] = dict(section)
-        factory: Any = resolve(f"{kind}s", options.pop("name"), folder=Path())  # type: ignore[arg-type]
-        if kind == "model":
-            construct(factory, options)
-            continue
-        linear = "parties: {a: {role: active, columns: 0.5}, b: {role: passive, columns: rest}}\nmodel: "
-        linear += "{name: logistic-regression, row_norm: 0.5}\n"
-        parse_config(f"data: breast-cancer\n{linear}{example}\n", source="pointer")
+        own = set(Document(example, source="pointer").tree)
+        rest = {"data": "breast-cancer", "model": "{name: logistic-regression, row_norm: 0.5}"}
+        others = "".join(f"{key}: {value}\n" for key, value in rest.items() if key not in own)
+        parse_config(f"{PARTIES}{others}{example}\n", source="pointer")
     assert len(pages) >= 4
     assert len(places) == 2
-    assert len(examples) == 3
+    assert len(examples) == 4
 
 
 def test_files_and_python_say_it_too() -> None:
-    text = "data: breast-cancer\nparties: {a: {role: active, columns: 0.5}, b: {role: passive, columns: rest}}\n"
+    text = f"data: breast-cancer\n{PARTIES}"
     for hooks, told in [
         ("attacks: [GIA]", "no such attack 'GIA'; did you mean gradient-inversion?"),
         ("train: {loss: poisson}", "no such loss 'poisson'; it is a loss of model glm"),
@@ -125,6 +121,9 @@ def test_files_and_python_say_it_too() -> None:
     ]:
         with pytest.raises(ConfigError, match=re.escape(told)):
             parse_config(f"{text}{hooks}\n", source="experiment.yaml")
+    for name, told in [("mnist", "label: digit, task: multiclass"), ("Credit Default", "did you mean credit-default?")]:
+        with pytest.raises(ConfigError, match=rf"no such data set '{name}'; .*{re.escape(told)}"):
+            parse_config(f"data: {name}\n{PARTIES}", source="experiment.yaml")
     with pytest.raises(ConfigError, match=r"did you mean gaussian-ir\?"):
         defense_of("dp-ir(clip=1.0,sigma=1.0)")
     with pytest.raises(
