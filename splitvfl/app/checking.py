@@ -1,5 +1,8 @@
 """Everything that can be known of an experiment before it is trained: nothing is trained, sent or written.
 
+Where the folder holds a run, that run is taken up as ``train --resume`` or ``party`` takes it up, by the same
+functions: what they refuse before the first step, and before anybody is met, is refused here in the same words.
+
 Each step says what it found, or what is wrong; what does not rest on a step that failed is looked at all the same, so
 that all is told at once.
 """
@@ -20,9 +23,15 @@ from splitvfl.app.counting import check_own_limits
 from splitvfl.app.data_summary import own_summary_of, summary_of
 from splitvfl.app.deployment import Deployment
 from splitvfl.app.exchanges import said_before
-from splitvfl.app.experiment import Experiment, Workbench
+from splitvfl.app.experiment import Experiment, Workbench, nothing_left
 from splitvfl.app.records import OwnData, in_words_of, load_data, own_data
-from splitvfl.app.run_folder import check_folder, has_checkpoint, is_barely_begun
+from splitvfl.app.run_folder import (
+    already_there,
+    check_folder,
+    has_checkpoint,
+    holds_finished_run,
+    is_barely_begun,
+)
 from splitvfl.app.scoring import check_own_defenses
 from splitvfl.app.workers import said_in_one_process, shards_not_here, shards_to_try
 from splitvfl.config.sections import ExperimentConfig
@@ -32,8 +41,9 @@ from splitvfl.exchange.prediction import unchecked_outputs_on
 from splitvfl.models.glm_losses import GLMLoss
 from splitvfl.net.link import Link
 from splitvfl.report.rows import counted
-from splitvfl.run.replacement import is_unsettled
+from splitvfl.run.replacement import REPLACED, is_unsettled
 from splitvfl.run.trainer import Trainer
+from splitvfl.system.untrusted_files import refuse_links
 from splitvfl.team.team import FirstWorker
 
 """What parties meet for that only want to know whether the others are there."""
@@ -82,18 +92,21 @@ def check_experiment(config: ExperimentConfig, folder: Path, *, tell: Callable[[
         data = load_data(config)
         with in_words_of(config):
             _tell_all(tell, summary_of(data))
+    place = None
+    with found.step():
+        place = _checked_folder(config, folder, tell, alone=False)
     if data is not None:
         with found.step():
-            _try_parts(config, data, tell)
-    with found.step():
-        _check_folder(config, folder, tell, may_resume=False)
+            _try_parts(config, data, tell, going_on=place)
     return found.problems
 
 
-def _try_parts(config: ExperimentConfig, data: VerticalData, tell: Callable[[str], None]) -> None:
-    """Build everything that a run needs, for what objects to what."""
+def _try_parts(
+    config: ExperimentConfig, data: VerticalData, tell: Callable[[str], None], *, going_on: Path | None
+) -> None:
+    """Build everything that a run needs, for what objects to what, and take up the run that a folder holds."""
     experiment = Experiment(config, Workbench(data, {}))
-    trainer = experiment.trainer()
+    trainer = experiment.trainer(going_on)
     epochs = config.train.epochs
     trainer.active.plan_run(epochs=epochs, early_stopping=config.train.early_stopping is not None)
     trainer.exchange.check_noise(trainer.active, epochs=epochs)
@@ -110,6 +123,15 @@ def _try_parts(config: ExperimentConfig, data: VerticalData, tell: Callable[[str
     tell("models: " + ", ".join(f"{name} {count:,} weights" for name, count in weights.items()))
     length = f"{counted(epochs, 'epoch')} of {counted(len(trainer.batches), 'step')}"
     tell(f"training: {length}, batches of {trainer.batches.batch_size}")
+    if going_on is not None:
+        tell(
+            f"run: {going_on} holds a run; this is checked for train --resume. Without --resume train refuses the "
+            "folder, with --overwrite it replaces the run, and --out names another folder"
+        )
+        trainer.notify = tell
+        done = experiment.take_up(trainer, going_on)
+        on = f"train --resume goes on from step {trainer.step:,}"
+        tell(f"run: {on if done is None else nothing_left(going_on, done)}")
 
 
 def _try_first_logits(trainer: Trainer) -> None:
@@ -169,10 +191,14 @@ def check_party(
         with found.step():
             AddressBook(config, name, PREDICTION).meeting(tell)
     if own is not None:
+        place = None
         with found.step():
-            _try_own_parts(Deployment(config, name, own=own, team=FirstWorker(config.team.workers)), folder, tell)
+            place = _checked_folder(config, folder, tell, alone=True)
         with found.step():
-            _check_folder(config, folder, tell, may_resume=True)
+            deployment = Deployment(config, name, own=own, team=FirstWorker(config.team.workers))
+            with found.step():
+                _try_own_model(deployment, tell)
+            _try_own_run(deployment, folder, tell, going_on=place)
     if connect_s is not None and not found.problems:
         _connect_workers(config, name, worker, connect_s, found)
     return found.problems
@@ -183,14 +209,26 @@ def takes_part_in_training(config: ExperimentConfig, name: str) -> bool:
     return name in config.parties or name == config.exchange.factory.third_party
 
 
-def _try_own_parts(deployment: Deployment, folder: Path, tell: Callable[[str], None]) -> None:
+def _try_own_model(deployment: Deployment, tell: Callable[[str], None]) -> None:
     party = deployment.tried_half()
     if party is not None:
         tell(f"model: {sum(weight.numel() for model in party.models for weight in model.parameters()):,} weights")
-    run = deployment.run(folder)
+
+
+def _try_own_run(deployment: Deployment, folder: Path, tell: Callable[[str], None], *, going_on: Path | None) -> None:
+    """Make the party's run, and take up what the folder holds."""
+    run = deployment.run(going_on or folder)
     steps = len(run.settings.batches)
     epochs = counted(run.settings.schedule.epochs, "epoch")
     tell(f"training: {epochs} of {counted(steps, 'step')}, if the others have as many records")
+    if going_on is not None:
+        tell(
+            f"run: {going_on} holds a run; party goes on with it. With --overwrite it starts anew, and so must the "
+            "others; --out names another folder"
+        )
+        tried = deployment.take_up(run, notify=tell)
+        done = "nothing is left to train" if tried.is_at_its_end else f"party goes on from step {tried.step:,} at most"
+        tell(f"run: {done}")
 
 
 def _addresses(config: ExperimentConfig, name: str) -> list[str]:
@@ -270,26 +308,35 @@ def _credentials(config: ExperimentConfig) -> str:
     return "certificates are valid, carry the right names, and belong to their keys"
 
 
-def _check_folder(config: ExperimentConfig, folder: Path, tell: Callable[[str], None], *, may_resume: bool) -> None:
+def _checked_folder(config: ExperimentConfig, folder: Path, tell: Callable[[str], None], *, alone: bool) -> Path | None:
+    """Return where the run lies that the next start goes on with; ``None``: it begins one, or there is nothing to do.
+
+    Args:
+        config: The experiment.
+        folder: The run's folder, in which nothing is changed.
+        tell: Told in a line how it is.
+        alone: Whether it is that of one party, which goes on without being asked to.
+
+    Raises:
+        ConfigError: If the folder may not be written to.
+    """
     if is_unsettled(folder):
-        _check_unsettled(folder, tell, may_resume=may_resume)
-        return
-    going_on = may_resume and has_checkpoint(folder)
-    check_folder(folder, config.source, resume=going_on, overwrite=is_barely_begun(folder))
-    tell(f"run: {folder}" + (", goes on from its last checkpoint" if going_on else ""))
-
-
-def _check_unsettled(folder: Path, tell: Callable[[str], None], *, may_resume: bool) -> None:
-    """Say what the next start does in a folder where a run that was to replace another was killed."""
-    if not may_resume:
-        raise ConfigError(
-            f"{folder} held a run whose replacement ended before its first checkpoint; the next start brings it back: "
-            "replace it with --overwrite, or name another folder with --out"
+        unless = "unless it has --overwrite" if alone else "with --resume"
+        tell(
+            f"run: {folder}, where a replacement ended before its first checkpoint: the next start brings the earlier "
+            f"run back, and goes on with it {unless}"
         )
-    tell(
-        f"run: {folder}, where a replacement ended before its first checkpoint: the next start brings the earlier run "
-        "back, and goes on with it unless it has --overwrite"
-    )
+        refuse_links(folder, ConfigError)
+        return folder / REPLACED if has_checkpoint(folder / REPLACED) else None
+    if has_checkpoint(folder):
+        check_folder(folder, config.source, resume=True, overwrite=False)
+        return folder
+    if not alone and holds_finished_run(folder):
+        tell(f"run: {already_there(folder)}")
+        return None
+    check_folder(folder, config.source, resume=False, overwrite=is_barely_begun(folder))
+    tell(f"run: {folder}")
+    return None
 
 
 def _tell_all(tell: Callable[[str], None], lines: list[str] | tuple[str, ...]) -> None:

@@ -254,13 +254,45 @@ class Deployment:
         """Return what reads what a passive party sends while it trains; the party with labels sends no activation."""
         return [] if self.name == self._config.active else live_readers(self._config, self.assembly)
 
-    def run(self, folder: Path, *, progress: TrainingProgress = lambda status: None) -> ActiveRun | PassiveRun:
+    def take_up(
+        self, run: ActiveRun | PassiveRun, *, notify: Callable[[str], None] = lambda line: None
+    ) -> ActiveRun | PassiveRun:
+        """Return another run that has taken up what this one goes on from, before anybody is met; it is not run.
+
+        What ``party`` refuses of a run that is there, it refuses here, and ``check`` too.
+
+        Args:
+            run: The run.
+            notify: Told in one line what could not be compared.
+
+        Raises:
+            DataError: As :meth:`splitvfl.run.networked.PartyRun.take_up`.
+            CheckpointError: Likewise.
+        """
+        quiet = Deployment(self._config, self.name, own=self.own, team=self._team)
+        tried = quiet.run(run.settings.folder, settings=run.settings)  # data are digested once
+        tried.notify = notify
+        tried.take_up()
+        return tried
+
+    def run(
+        self,
+        folder: Path,
+        *,
+        progress: TrainingProgress = lambda status: None,
+        settings: RunSettings | None = None,
+    ) -> ActiveRun | PassiveRun:
         """Return the party's run, which it keeps in a folder, ready to be run.
+
+        Args:
+            folder: The folder.
+            progress: Told of every step.
+            settings: How it runs, if that is known from another run of the same party.
 
         Raises:
             ConfigError: If parts do not fit together.
         """
-        config, own, settings = self._config, self.own, self._settings(folder)
+        config, own, settings = self._config, self.own, settings or self._settings(folder)
         told: dict[str, Any] = {"notify": self._notify, "progress": progress}
         if self.name != config.active:
             passive = PassiveRun(self.name, config.active, settings, self._meeting, build=self._watched_passive, **told)
@@ -300,7 +332,7 @@ class Deployment:
         if self.name == self._config.active:
             loss = self._config.train.loss
             own["loss"] = USUAL_LOSS if loss is None else json.dumps(loss.model_dump(mode="json"), sort_keys=True)
-        own |= self._behind_noise()
+        own |= self._own_settings()
         # On which the order of the records and the weights depend, agreed where they are not as in one process.
         own |= {
             "workers of each party": str(self._config.team.workers),
@@ -332,23 +364,24 @@ class Deployment:
             data=data_digests(data),
         )
 
-    def _behind_noise(self) -> dict[str, str]:
-        """Return the settings on which what this party sends with noise depends, beside those that are agreed.
+    def _own_settings(self) -> dict[str, str]:
+        """Return the settings on which this party's weights and messages depend, beside those that are agreed.
 
-        A run that goes on from a checkpoint draws the same noise again: with other settings it would send the same
-        noise on other numbers, or the same numbers with more of it, and of two such messages noise can be taken off.
+        A run that goes on takes its weights, and what its optimiser keeps, rates of learning included, from the
+        checkpoint: other settings would not be used. And it draws the same noise again: with other settings it would
+        send the same noise on other numbers, or the same numbers with more of it, and of two such messages noise can
+        be taken off.
         """
-        config = self._config
-        if not config.defenses and self.assembly.noise is None and not self.assembly.exchange.draws_records:
-            return {}
+        config, train = self._config, self._config.train
         penalties = config.parties[self.name].penalties if self.name in config.parties else ()
         sections: dict[str, Any] = {
             "defenses": [hook.model_dump(mode="json") for hook in config.defenses],
             # Without what makes no other weights but by rounding, and is compared by itself.
             "model": config.model.model_dump(mode="json", exclude={"tables", "dense"}),
-            "optimizer": config.train.optimizer.model_dump(mode="json"),
-            **({"penalties": [one.model_dump(mode="json") for one in penalties]} if penalties else {}),
-            "embedding_optimizer": (tables := config.train.embedding_optimizer) and tables.model_dump(mode="json"),
+            "optimizer": train.optimizer.model_dump(mode="json"),
+            "penalties": [one.model_dump(mode="json") for one in penalties],
+            "embedding_optimizer": (tables := train.embedding_optimizer) and tables.model_dump(mode="json"),
+            "private_top_optimizer": (top := train.private_top_optimizer) and top.model_dump(mode="json"),
         }
         if self._team.size > 1:  # at which worker noise is drawn
             sections["scope of defenses"] = [scope_of(placed(defense)[0]) for defense in self.assembly.defenses()]
@@ -699,6 +732,8 @@ def run_party(
         for line in [*said_of_team(team, os.environ), *deployment.told_before()]:
             notify(line)
         run = deployment.run(folder, progress=progress)
+        if going_on:
+            deployment.take_up(run)
         (private_folder if going_on else close_folder)(folder)
         # Others hear of an error before the earlier run is brought back: that waits until they have left their folders.
         with replacing(folder, anew=not going_on, notify=notify) as run.replacing, telling(team):

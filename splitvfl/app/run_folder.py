@@ -58,10 +58,15 @@ def check_folder(folder: Path, source: str, *, resume: bool, overwrite: bool) ->
             f"{folder} holds files and is not a run of splitvfl; it is left alone, name another with --out"
         )
     if not overwrite:
-        raise ConfigError(_already_there(folder))
+        raise ConfigError(already_there(folder))
 
 
-def _already_there(folder: Path) -> str:
+def holds_finished_run(folder: Path) -> bool:
+    """Return whether a folder holds a run with its figures."""
+    return folder.is_dir() and _is_run(folder) and (folder / FILE_NAME).is_file()
+
+
+def already_there(folder: Path) -> str:
     """Return what is said of a folder that holds a run, finished or not."""
     if not (folder / FILE_NAME).is_file():
         return f"{folder} already holds a run; continue it with --resume, or replace it with --overwrite"

@@ -99,8 +99,12 @@ def check(
     wait: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds to wait for them.")] = 60.0,
     out: Annotated[Path | None, typer.Option(help="Folder of the run to be. Default: as train and party.")] = None,
 ) -> None:
-    """Check file, data, models, certificates and, if asked, partners; nothing is trained or written."""
+    """Check file, data, models, certificates and, if asked, partners; nothing is trained or written.
+
+    A run in the folder is compared as train --resume and party compare it.
+    """
     from splitvfl.app.checking import check_experiment, check_party, takes_part_in_training
+    from splitvfl.app.run_folder import has_checkpoint
     from splitvfl.app.workers import worker_started
     from splitvfl.config.sections import load_config
 
@@ -109,8 +113,10 @@ def check(
     config = load_config(experiment, overrides or [])
     folder_flag = () if out is None else ("--out", out)
     if as_ is None:
-        problems = check_experiment(config, out or Path("runs") / config.name, tell=_tell_in_width)
-        command = command_line("train", experiment, *(overrides or []), *folder_flag)
+        folder = out or Path("runs") / config.name
+        problems = check_experiment(config, folder, tell=_tell_in_width)
+        resumed = ("--resume",) if has_checkpoint(folder) else ()
+        command = command_line("train", experiment, *(overrides or []), *folder_flag, *resumed)
     else:
         name = config.own_name(as_)
         folder = out or Path("runs") / f"{config.name}-{name}"

@@ -97,12 +97,12 @@ def predict(
             strict_ids=strict_ids,
         )
         return
-    _refuse("over a network", {"--modules": modules, "--records more than once": (records or [])[1:]})
     from splitvfl.app.run_folder import MODEL_FOLDER
     from splitvfl.app.serving import PredictionFiles
     from splitvfl.config.sections import load_config
 
     config = load_config(trained, overrides or [])
+    _refuse("over a network", {"--modules": modules, "--records more than once": (records or [])[1:]})
     name = config.own_name(_told(as_, trained))
     if name not in config.parties:
         check_one_process(f"{name} is no party with records: start predict")

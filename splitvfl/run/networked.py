@@ -55,6 +55,8 @@ _BEFORE = {"loss": USUAL_LOSS, "workers of each party": "1", "shards of the reco
     DENSE_HERE: "all",
 }
 
+_ANEW = "at every party with --overwrite"
+
 # A party that has been asked to stop may be waiting for another: so long it waits on.
 _GRACE_S = 5.0
 
@@ -166,9 +168,7 @@ class PartyRun(Training, Generic[P]):
     def _run(self) -> None:
         newest = self._folder.newest()
         if newest:  # before anybody is met
-            begun_with = {self.name: newest["data"]} if "data" in newest else None
-            now = {self.name: self.settings.data}
-            refuse_changed_data(begun_with, now, where=self.settings.folder, notify=self.notify)
+            self._refuse_changes(newest)
         if self._team_has_parted(newest):
             if self._is_end(newest):
                 self.notify(f"{self.name} finished this run before: nothing is left to train")
@@ -203,10 +203,41 @@ class PartyRun(Training, Generic[P]):
             if self._side is not None:
                 self._side.close()
 
+    def take_up(self) -> None:
+        """Take up the newest checkpoint in the folder, if there is one, for what does not fit; nothing is written.
+
+        It needs nobody else. A run that has done this is not run: another one is made. Of several workers only data and
+        settings are compared, as the weights are put together by all of them.
+
+        Raises:
+            DataError: If this party's data have changed.
+            CheckpointError: If it is damaged, or of other settings, another model, other hooks or other partners.
+        """
+        newest = self._folder.newest()
+        if not newest:
+            return
+        self._refuse_changes(newest)
+        if self.team.size == 1:
+            self._take_up(checkpoint.latest(self._folder.checkpoints), alone=False)
+
+    def _refuse_changes(self, newest: Mapping[str, Any]) -> None:
+        """Refuse data or settings that are not those of the newest checkpoint."""
+        begun_with = {self.name: newest["data"]} if "data" in newest else None
+        now = {self.name: self.settings.data}
+        refuse_changed_data(begun_with, now, where=self.settings.folder, notify=self.notify)
+        path = checkpoint.latest(self._folder.checkpoints)
+        assert path is not None, "it lay there just now"
+        with checkpoint.restoring(path, what="run", anew=_ANEW):
+            self._check_terms(newest)
+
+    @property
+    def is_at_its_end(self) -> bool:
+        """Whether the newest checkpoint in the folder is that of the last step."""
+        return self._is_end(self._folder.newest())
+
     def was_at_its_end(self) -> bool:
         """Return whether all workers of this party had done everything before, so that its half can be written."""
-        own = self._is_end(self._folder.newest())
-        return {b"end"} == set(self.team.collect(b"end" if own else b""))
+        return {b"end"} == set(self.team.collect(b"end" if self.is_at_its_end else b""))
 
     def take_end(self) -> None:
         """Take up the end of the run, without anybody: what was trained is written before partners are waited for."""
@@ -321,7 +352,7 @@ class PartyRun(Training, Generic[P]):
     def _take_up(self, path: Path | None, *, alone: bool) -> None:
         assert path is not None, "it lay there just now"
         parts = checkpoint.load(path)
-        with checkpoint.restoring(path, what="run", anew="at every party with --overwrite"):
+        with checkpoint.restoring(path, what="run", anew=_ANEW):
             self._check_terms(parts["run"])
             if alone:  # at the end, where worker 0 has what is to be written, and the others what is divided
                 parts["party"] = without_the_others(parts["party"])
@@ -330,7 +361,7 @@ class PartyRun(Training, Generic[P]):
         if self._own is None:
             self._build_as(parts["run"])
         self.party.divide_weights()
-        with checkpoint.restoring(path, what="run", anew="at every party with --overwrite"):
+        with checkpoint.restoring(path, what="run", anew=_ANEW):
             self._take_back(parts)
 
     # --- checkpoints
@@ -458,6 +489,14 @@ class ActiveRun(PartyRun[ActiveParty]):
     def _build_as(self, run: Mapping[str, Any]) -> None:
         party, self.watch = self._build(run["widths"])
         self._own = ActiveTraining(party, self.partners, self, **self._spoken)
+
+    def _check_terms(self, run: Mapping[str, Any]) -> None:
+        super()._check_terms(run)
+        if set(run["widths"]) != set(self.partners):
+            raise ValueError(
+                f"partners were {', '.join(sorted(run['widths']))} and are {', '.join(sorted(self.partners))}; start "
+                "anew with --overwrite, or name another folder with --out"
+            )
 
     def _take_side(self) -> Side:
         self.settings.exchange.check_private_top(self.party)

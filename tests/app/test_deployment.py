@@ -11,7 +11,6 @@ from splitvfl.app.addresses import AddressBook
 from splitvfl.app.deployment import party_run, run_party
 from splitvfl.app.records import own_data
 from splitvfl.config.sections import ExperimentConfig, parse_config
-from splitvfl.data.digests import data_digests
 from splitvfl.errors import ConfigError, DataError, LinkError, ProtocolError
 from splitvfl.exchange.roll_call import UNSIGNED, vouching_terms
 from splitvfl.net.certs import make_certificates
@@ -243,7 +242,8 @@ def test_a_party_whose_data_changed_is_told_before_it_meets_anybody(tmp_path: Pa
 
     people(5)
     config, folder, told = telecoms_config(tmp_path), tmp_path / "run", list[str]()
-    begun = {"run": "0" * 32, "step": 3, "stopped": False, "data": data_digests(own_data(config, "telecom").data)}
+    settings = party_run(config, "telecom", folder).settings
+    begun = {"run": "0" * 32, "step": 3, "stopped": False, "terms": settings.kept_terms, "data": settings.data}
     checkpoint.save(folder / "checkpoints", 3, {"run": begun})
 
     with pytest.raises(LinkError):

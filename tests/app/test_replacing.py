@@ -133,7 +133,7 @@ def killed_in_the_first_step() -> Iterator[None]:
 
 @pytest.mark.usefixtures("folder")
 def test_a_run_that_was_killed_in_its_first_epoch_leaves_the_earlier_one_to_the_next_start(
-    capsys: pytest.CaptureFixture[str],
+    trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Path("runs/credit")
     earlier, before = scores(), content(run)
@@ -151,7 +151,10 @@ def test_a_run_that_was_killed_in_its_first_epoch_leaves_the_earlier_one_to_the_
     assert main(["report", "runs/credit"]) == 2
     assert "brings the earlier run back" in " ".join(capsys.readouterr().err.split())
     assert unfinished_runs([Path("runs")]) == [run]
-    assert check_experiment(load_config("credit.yaml"), run, tell=lambda line: None)
+    told, config = list[str](), load_config("credit.yaml", [f"data.path={trained / 'all.csv'}"])
+    assert check_experiment(config, run, tell=told.append) == []
+    assert any("brings the earlier run back, and goes on with it with --resume" in line for line in told)
+    assert "nothing is left to train" in told[-1]
     assert content(run) == held
 
     # Without --overwrite the next start changes nothing else.
@@ -348,7 +351,8 @@ def test_a_party_that_was_killed_before_it_agreed_has_its_earlier_run_at_the_nex
     shutil.copy(run / REPLACED / "experiment.yaml", run / "experiment.yaml")
     config, held = load_config(party_file(runs, meeting=0.2)), content(run)
     assert check_party(config, "bank", run, connect_s=None, tell=told.append) == []
-    assert "brings the earlier run back" in told[-1]
+    assert any("brings the earlier run back" in line for line in told)
+    assert "nothing is left to train" in told[-1]
     assert content(run) == held
     told.clear()
     run_party(config, "bank", run, notify=told.append)  # it had finished, and still has

@@ -148,14 +148,17 @@ def test_a_run_with_noise_does_not_go_on_with_other_settings_behind_it(
         party("lab", *changed).run()
 
 
-def test_a_run_without_noise_may_go_on_with_another_rate(
+def test_a_run_without_noise_does_not_go_on_with_another_rate_either(
     party: Callable[..., ActiveRun | PassiveRun], tmp_path: Path
 ) -> None:
     run_together(party("clinic"), party("lab"))
 
     before = checkpoints(tmp_path / "lab")
-    party("lab", "train.optimizer={name: sgd, lr: 0.5}").run()
-    assert checkpoints(tmp_path / "lab") == before, "it has done everything, and was not begun anew"
+    with pytest.raises(
+        CheckpointError, match=r"optimizer was .* and is .*0\.5"
+    ):  # that of the checkpoint would be used
+        party("lab", "train.optimizer={name: sgd, lr: 0.5}").run()
+    assert checkpoints(tmp_path / "lab") == before
 
 
 def test_a_checkpoint_from_before_the_settings_behind_noise_were_kept_is_taken(
