@@ -27,6 +27,7 @@ from splitvfl.leakage.canaries import Canaries, canaries_of
 from splitvfl.leakage.judging import Handle, Leak
 from splitvfl.leakage.many_auditing import audit_for
 from splitvfl.leakage.message_audit import MessageAudit
+from splitvfl.learning.compiling import leave_untraced, untraced
 from splitvfl.learning.label_gradients import Drawn, LabelGradients, LabelGradientSource, Loss
 from splitvfl.system.pickling import NotPickled
 from splitvfl.team.team import Team
@@ -65,6 +66,7 @@ class _Cross(torch.autograd.Function):
         return activation.view_as(activation) if sent is activation else sent
 
     @staticmethod
+    @untraced
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         return ctx.cut._send(gradient, ctx.context), None, None
@@ -90,6 +92,7 @@ class CutLayer(NotPickled, nn.Module):
 
     def __init__(self, party: str = "passive", *, active: str = "active") -> None:
         super().__init__()
+        leave_untraced(type(self), _Cross)
         self.party = party
         self.activation = DefenseChain("activation", party)
         self.gradient = GradientDefenses(active)
@@ -102,6 +105,7 @@ class CutLayer(NotPickled, nn.Module):
         self._bottoms: tuple[nn.Module, ...] = ()  # in a tuple, it is no submodule of the cut
         self._tops: tuple[nn.Module, ...] = ()
 
+    @untraced
     def forward(
         self,
         activation: Tensor,

@@ -18,6 +18,7 @@ from splitvfl.errors import ArgumentError, PrivacyError
 from splitvfl.hooks import Attack, Defense, View, crossing_of, hook_name, needs_of
 from splitvfl.leakage.canaries import Canaries, canaries_of
 from splitvfl.leakage.judging import Handle, Leak
+from splitvfl.learning.compiling import leave_untraced, outside_graphs, untraced, untraced_itself
 from splitvfl.learning.label_gradients import LabelGradientSource, Loss, mean_cross_entropy
 from splitvfl.learning.precision import widened
 from splitvfl.system.pickling import NotPickled
@@ -54,6 +55,7 @@ class SplitModel(NotPickled, nn.Module):
         self, bottom: nn.Module | Mapping[str, nn.Module], top: nn.Module, *, loss: Loss | None = None
     ) -> None:
         super().__init__()
+        leave_untraced(type(self))
         bottoms = {"passive": bottom} if isinstance(bottom, nn.Module) else dict(bottom)
         if not bottoms:
             raise ArgumentError("expected at least one bottom model")
@@ -117,6 +119,7 @@ class SplitModel(NotPickled, nn.Module):
             raise ArgumentError("defenses or attacks are attached to this model; repair it first, and attach them then")
         return SplitModel(bottoms, top, loss=self._loss)
 
+    @untraced_itself
     def forward(
         self, *columns: Any, active: Any = None, labels: Tensor | None = None, ids: Tensor | None = None
     ) -> Tensor:
@@ -135,30 +138,45 @@ class SplitModel(NotPickled, nn.Module):
             raise ArgumentError(
                 f"expected {len(self.cuts)} inputs, one per bottom {list(self.cuts)}, got {len(columns)}"
             )
-        answer = self._answer_for_forward(labels, ids)
-        if answer is not None:
-            self._tell_targets()
-        source = self._source(labels, answer, ids)
-        responses = None if answer is None else responses_of(answer.targets)
+        crossing = self._begin(labels, ids)
         self._passing = (labels, ids)
         crossed: dict[str, Tensor] = {}
-        once = OneDraw() if len(self.cuts) > 1 else None
         try:
             for (name, cut), own in zip(self.cuts.items(), columns, strict=True):
-                activation = self.bottoms[name](own)
-                crossed[name] = cut(
-                    activation,
-                    labels=labels,
-                    responses=responses,
-                    ids=ids,
-                    view_source=ViewSource(self.bottoms[name], own, activation),
-                    answer=answer,
-                    source=source,
-                    once=once,
-                )
+                bottom = self.bottoms[name]
+                crossed[name] = self._cross(cut, bottom, own, call_bottom(bottom, own), crossing)
         finally:
             self._passing = (None, None)
         output: Tensor = call_top(self.top, list(crossed.values()), active)
+        return self._followed(output, crossed, crossing["source"], labels)
+
+    @untraced
+    def _begin(self, labels: Tensor | None, ids: Tensor | None) -> dict[str, Any]:
+        """Return what every cut is given of this pass."""
+        answer = self._answer_for_forward(labels, ids)
+        if answer is not None:
+            self._tell_targets()
+        return {
+            "labels": labels,
+            "responses": None if answer is None else responses_of(answer.targets),
+            "ids": ids,
+            "answer": answer,
+            "source": self._source(labels, answer, ids),
+            "once": OneDraw() if len(self.cuts) > 1 else None,
+        }
+
+    @untraced
+    def _cross(
+        self, cut: CutLayer, bottom: nn.Module, own: Any, activation: Tensor, crossing: dict[str, Any]
+    ) -> Tensor:
+        crossed: Tensor = cut(activation, view_source=ViewSource(bottom, own, activation), **crossing)
+        return crossed
+
+    @untraced
+    def _followed(
+        self, output: Tensor, crossed: dict[str, Tensor], source: LabelGradientSource | None, labels: Tensor | None
+    ) -> Tensor:
+        """Return the output, behind which the gradients under other labels are computed if anyone needs them."""
         if source is None or labels is None:
             return output
         classes = self._classes(output, labels)
@@ -211,6 +229,7 @@ class SplitModel(NotPickled, nn.Module):
                 refuse_batch_mixing(bottom, defense)
         return self.labels.attach(defense, noise_seed_for_experiments=noise_seed_for_experiments)
 
+    @untraced
     def targets(self, labels: Tensor, *, ids: Tensor | None = None) -> Tensor:
         """Return what the loss is computed with in place of the labels: the label defenses' answers.
 
@@ -240,6 +259,7 @@ class SplitModel(NotPickled, nn.Module):
         answer.in_loss = True
         return answer.targets
 
+    @untraced
     def loss(self, output: Tensor, labels: Tensor, *, ids: Tensor | None = None) -> Tensor:
         """Return the mean loss on the label defenses' answers: with a loss of their own where one of them has it.
 
@@ -359,6 +379,7 @@ def observe(
         )
     steps = 0
 
+    @outside_graphs
     def on_forward(_: nn.Module, __: Any, output: Tensor) -> None:
         nonlocal steps
         labels, ids = passing()
@@ -366,6 +387,7 @@ def observe(
             output.register_hook(partial(on_gradient, step=steps, labels=labels, ids=ids))
             steps += 1
 
+    @outside_graphs
     def on_gradient(gradient: Tensor, *, step: int, labels: Tensor, ids: Tensor | None) -> None:
         numbers = ids if ids is not None else torch.arange(gradient.shape[0], device=gradient.device)
         view = View(party=party, step=step, ids=numbers, gradient=widened(gradient.detach()).flatten(1))
@@ -373,6 +395,12 @@ def observe(
 
     registered = module.register_forward_hook(on_forward)
     return leak
+
+
+def call_bottom(bottom: nn.Module, columns: Any) -> Tensor:
+    """Return a bottom's activation; a function of its own, which ``torch.compile`` makes a graph of."""
+    activation: Tensor = bottom(columns)
+    return activation
 
 
 def call_top(top: nn.Module, activations: list[Tensor], active: Any) -> Tensor:

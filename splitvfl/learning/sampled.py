@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from splitvfl.errors import ArgumentError
+from splitvfl.learning.compiling import leave_untraced, untraced
 from splitvfl.learning.randomness import EntropicGenerator
 
 
@@ -52,6 +53,7 @@ class Sampled(nn.Module):
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
+        leave_untraced(type(self))
         self.module = module
         self.generator: torch.Generator | EntropicGenerator | None = None
 
@@ -69,6 +71,10 @@ class Sampled(nn.Module):
             raise ArgumentError(
                 f"a sampled layer takes means and logarithms of variances, (n, 2 * width), got {tuple(both.shape)}"
             )
+        return self._draw(both)
+
+    @untraced
+    def _draw(self, both: Tensor) -> Tensor:
         mean, log_variance = both.chunk(2, dim=1)
         generator = self.generator() if isinstance(self.generator, EntropicGenerator) else self.generator
         noise = torch.empty_like(mean).normal_(generator=generator)
