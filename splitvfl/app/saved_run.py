@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,7 @@ from splitvfl.data.columns import PartyData, Records, VerticalData
 from splitvfl.data.digests import encoded_digest
 from splitvfl.data.encoding import FittedEncoding
 from splitvfl.data.formulas import check_no_formulas, formulas_said
+from splitvfl.data.id_column import FIRST_RULE, names_kept, numbers_of
 from splitvfl.data.joint_records import ID_COLUMN, JointRecords, own_tables, read_joint_records
 from splitvfl.data.new_records import ROW_COLUMN, NamedBy, named_in_tables
 from splitvfl.data.partition import patterns
@@ -318,6 +320,12 @@ class SavedRun:
         if column is None:
             return ROW_COLUMN, numbers, "rows"
         source = open_one(Path(path))
+        if config.id_rule != FIRST_RULE:
+            cells = column_of(read_whole(source, text={column}), column, source=source.name)
+            known = numbers_of(cells, column, source.name)
+            order = np.argsort(known)
+            rows = order[np.searchsorted(known, ids.numpy(), sorter=order)]
+            return column, names_kept(cells, column, source.name).take(pa.array(rows)), "ids"
         # As training read it: of text ids the numbers of records are those of rows.
         wanted = patterns(config.data.text or ())
         text = {name for name in source.names if any(fnmatchcase(name, one) for one in wanted)}
@@ -387,6 +395,8 @@ def load_run(
     if unknown:
         raise ArgumentError(f"models: {path} has no party {', '.join(sorted(unknown))}; it has {', '.join(halves)}")
     config = run_config(path, modules)
+    if config is not None:
+        config = config.keeping_ids(min(half.schema.rule_of_ids for half in halves.values()))
     with untrusted_run(path, modules):
         return _put_together(path, halves, config, models=models or {}, loss=loss, device=device)
 

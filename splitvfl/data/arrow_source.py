@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from splitvfl.data.chunks import Chunk, Kind, Types, decodes, kind_of
+from splitvfl.data.typed_cells import as_text, is_plain, names_records
 from splitvfl.errors import DataError
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -108,17 +109,23 @@ class TypedSource(ABC):
     def _placer(self, start: int) -> Callable[[int], str]:
         return lambda row: f"{self.name}, row {start + row} (from 0)"
 
-    def _cast(self, column: pa.Array, name: str, kind: pa.DataType, start: int) -> pa.Array:
+    def _cast(self, column: pa.Array, name: str, kind: pa.DataType | None, start: int) -> pa.Array:
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
+        kind = column.type if kind is None else kind
         try:
-            if pa.types.is_string(kind):
+            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
                 column.validate(full=True)
-            return column.cast(kind, safe=not pa.types.is_floating(kind))
+            if pa.types.is_string(kind) and names_records(column.type):
+                return as_text(column)
+            return column if column.type == kind else column.cast(kind, safe=not pa.types.is_floating(kind))
         except pa.ArrowInvalid as error:
-            place = self._placer(start)(_first_undecodable(column)) if pa.types.is_string(kind) else self.name
-            what = "the text is not UTF-8" if pa.types.is_string(kind) else str(error)
+            text = is_plain(column.type) and not pa.types.is_integer(column.type)
+            place = self._placer(start)(_first_undecodable(column)) if text else self.name
+            what = "the text is not UTF-8" if text else str(error)
             raise DataError(f"{place}, column {name!r}: {what}") from error
+        except DataError as error:  # a cell that is no id
+            raise DataError(f"{self._placer(start)(error.row or 0)}, column {name!r}: {error}") from error
 
 
 class FileSource(TypedSource):

@@ -13,7 +13,8 @@ import pyarrow as pa
 from splitvfl.data.tables import column_of, what_else
 from splitvfl.errors import DataError
 
-Types = Mapping[str, pa.DataType]
+# A column without a type is read as it stands: of the type that it has, and as text where none is stated.
+Types = Mapping[str, pa.DataType | None]
 Mask = npt.NDArray[np.bool_]
 # What cells hold. "integer" and "truth" are numbers too; the difference matters for categories, ids and labels.
 Kind = Literal["integer", "number", "truth", "text"]

@@ -83,7 +83,7 @@ def from_tables(
     parties = _parties(active, passive, active_name)
     tables = _opened(parties, _id_columns(id, parties), common)
     specs = _own_specs(tables, common)
-    rows = _joined(tables)
+    rows = _joined(tables, common.id_rule)
     taken = [table.taken(rows[table.name]) for table in tables]
     data = _divided(taken, specs, description=_described(tables, rows, label))
     _tell_doubts(data)
@@ -177,7 +177,11 @@ def _opened(parties: Mapping[str, object], ids: Mapping[str, str | None], common
     text = _shared_out(common.text_columns, {name: source.names for name, source in sources.items()})
     found: list[_PartyTable] = []
     for name, source in sources.items():
-        read = read_whole(source, text=matching(text[name], source.names, source=source.name))
+        texts = {
+            *matching(text[name], source.names, source=source.name),
+            *replace(common, id_column=ids[name]).text_ids,
+        }
+        read = read_whole(source, text=texts & {*source.names})
         given = parties[name] if isinstance(parties[name], str | os.PathLike) else read
         role: Role = "passive" if found else "active"
         found.append(_PartyTable(name, role, ids[name], read, source.name, given))
@@ -194,12 +198,12 @@ def _with_index(given: Any, id_column: str | None) -> Any:
 # --- the records in common
 
 
-def _joined(tables: Sequence[_PartyTable]) -> dict[str, Rows]:
+def _joined(tables: Sequence[_PartyTable], rule: int) -> dict[str, Rows]:
     """Return which rows of each table are the common records, in the active party's order."""
     if tables[0].id_column is None:
         _check_counts(tables)
         return {table.name: np.arange(table.rows, dtype=np.int64) for table in tables}
-    places = {table.name: _places(table, table.id_column) for table in tables if table.id_column is not None}
+    places = {table.name: _places(table, table.id_column, rule) for table in tables if table.id_column is not None}
     first, *others = places.values()
     common = [name for name in first if all(name in other for other in others)]
     _check_common(len(common), tables)
@@ -215,9 +219,9 @@ def _check_counts(tables: Sequence[_PartyTable]) -> None:
         )
 
 
-def _places(table: _PartyTable, id_column: str) -> dict[bytes, int]:
+def _places(table: _PartyTable, id_column: str, rule: int) -> dict[bytes, int]:
     """Return each id's row."""
-    digests = read_digests(table.given, id_column, called=table.source)
+    digests = read_digests(table.given, id_column, called=table.source, rule=rule)
     return {digest.tobytes(): row for row, digest in enumerate(digests)}
 
 
@@ -327,7 +331,7 @@ def _divided(tables: Sequence[_PartyTable], specs: Mapping[str, TableSpec], *, d
         labels, classes = read_labels(target, task=spec.task, positive=spec.positive, source=where)
     split = split_rows(spec, active.table, labels, active.source)
     check_split(labels, *split, task=spec.task, source=where)
-    ids = ids_of_rows(active.table, spec.id_column, active.source)
+    ids = ids_of_rows(active.table, spec, active.source)
     held: dict[str, PartyData] = {}
     for table in tables:
         own = specs[table.name]
@@ -337,7 +341,7 @@ def _divided(tables: Sequence[_PartyTable], specs: Mapping[str, TableSpec], *, d
             fitted = fit(own, division, table.table, columns, train=split[0], source=table.source)
             encoded = fitted.apply(table.table, source=table.source)
         train, test = (records_of(encoded, ids[part], part, labels if table is active else None) for part in split)
-        provenance = Provenance(encoding=fitted, id_column=own.id_column)
+        provenance = Provenance(encoding=fitted, id_column=own.id_column, id_rule=own.id_rule)
         doubts = doubts_of(table.table, columns, categories=own.categories(division, source=table.source))
         held[table.name] = party_of(table.name, columns, encoded, train, test, provenance, doubts)
     return VerticalData(

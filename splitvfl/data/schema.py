@@ -137,16 +137,18 @@ class LabelSchema(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IdRule(msgspec.Struct, frozen=True, kw_only=True):
-    """How records are named: by whole numbers, by a hash of text, or by row numbers where there is no column.
+    """How records are named: by their ids, or by row numbers where there is no column.
 
     Attributes:
         column: The file's column, or ``None``.
-        rule: ``"integer"``, ``"blake2b-63"`` or ``"row"``; ``"aligned"`` where an alignment has given new ids.
+        rule: ``"written"``: as :mod:`splitvfl.data.id_column` says; ``"row"``; or ``"aligned"`` where an alignment has
+            given new ids. Earlier versions wrote ``"integer"`` and ``"blake2b-63"``, by what the column held
+            (:mod:`splitvfl.data.old_ids`), and such tables keep that.
         digest: Digest of the aligned order; ``None`` without one.
     """
 
     column: str | None
-    rule: Literal["integer", "blake2b-63", "row", "aligned"]
+    rule: Literal["written", "integer", "blake2b-63", "row", "aligned"]
     digest: str | None = None
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple, get_args
 
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Encoding, Scale, check_one_of
+from splitvfl.data.id_column import FIRST_RULE, ID_RULE
 from splitvfl.data.labels import Positive
 from splitvfl.data.partition import REST, ColumnClaim, divide, matching, patterns
 from splitvfl.data.ranges import GivenRanges
@@ -85,6 +86,8 @@ class TableSpec(Encoding):
             ``"standard"``, of logarithms. Gaps that may be filled get the middle, and a mark in every column.
         categorical_columns: Numeric columns that hold categories, as names and patterns; text always does.
         text_columns: Columns of CSV files to read as text whatever they look like.
+        id_rule: Version of the rule for ids (:mod:`splitvfl.data.id_column`); an earlier one is for what an earlier
+            version of splitvfl began.
 
     Raises:
         ArgumentError: If a setting is out of its range.
@@ -105,6 +108,7 @@ class TableSpec(Encoding):
     ranges: GivenRanges = None
     categorical_columns: Patterns = ()
     text_columns: Patterns = ()
+    id_rule: int = ID_RULE
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -116,6 +120,11 @@ class TableSpec(Encoding):
             raise ArgumentError(f"expected test_fraction in (0, 1), got {self.test_fraction}")
         if not 0 <= self.split_seed < 1 << 64:
             raise ArgumentError(f"expected split_seed from 0 to 2**64 - 1, got {self.split_seed}")
+
+    @property
+    def text_ids(self) -> frozenset[str]:
+        """The id column, as a set, where that of a CSV file is read as text."""
+        return frozenset() if self.id_column is None or self.id_rule == FIRST_RULE else frozenset([self.id_column])
 
     def roles(self, names: Collection[str], *, source: str) -> dict[str, str]:
         """Return the columns that are no features, and what they are instead.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from splitvfl.data.alignment import AlignmentSchema, check_alignment_target, write_alignment
-from splitvfl.data.id_column import fingerprint, read_digests
+from splitvfl.data.id_column import ID_RULE, fingerprint, read_digests
 from splitvfl.data.schema import Role
 from splitvfl.data.shard_files import held_shards
 from splitvfl.data.sharding import HeldShards
@@ -136,7 +136,7 @@ def _with_shards(job: AlignmentJob) -> AlignmentJob:
     noted = held_shards(find_files(job.files), id_column=job.id_column, case=job.terms.case)
     if job.shards is not None and noted not in (None, job.shards):
         raise DataError(f"{job.files[0].name} says that it is shard {noted}, and it was given as shard {job.shards}")
-    held = job.shards or noted
+    held = noted or job.shards  # files say by which rule they were divided
     if held is None:
         return job
     held.check(job.files, job.id_column, case=job.terms.case)
@@ -227,6 +227,7 @@ def _write(job: AlignmentJob, found: Aligned, source: str) -> None:
         files=tuple(file.name for file in job.files),
         id_column=job.id_column,
         case=job.terms.case,
+        id_rule=ID_RULE,
         source=source,
         secret=secrets.token_hex(32),
         shards=job.terms.shards,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from splitvfl.data.alignment import Alignment
 from splitvfl.data.chunks import Kind, Source
+from splitvfl.data.id_column import FIRST_RULE, check_id_column
 from splitvfl.data.ingest.plan import Plan, check_aligned, planned
 from splitvfl.data.ingest.settings import check_alike
 from splitvfl.data.ingest.statistics import ShardFolder
@@ -78,6 +79,8 @@ class AllShards:
             raise DataError(f"{where} and the files of {self.folders[0]} do not both have {listed(odd)}")
         check_kinds(sources, self.kinds)
         spec, claims, hashing = self.settings.spec(), self.settings.claims, self.settings.hashing(hash_secret)
+        if spec.id_column is not None and spec.id_rule != FIRST_RULE:
+            check_id_column(sources, spec.id_column)
         if aligned is not None:
             check_aligned(spec, claims, aligned)
         return planned(self.names, self.kinds, spec, claims, where=where, name=name, hashing=hashing, aligned=aligned)

@@ -18,8 +18,10 @@ from splitvfl.data.chunks import Chunk, Mask, Source
 from splitvfl.data.encoding import FittedNumbers, Scale, TableEncoder
 from splitvfl.data.fitting import NumericFit, RunningSums
 from splitvfl.data.hashing import are_tested, key_name
+from splitvfl.data.id_column import missing_id, numbers_in, repeated_id, same_id
 from splitvfl.data.ingest.plan import Earlier, PartyPlan, Plan
-from splitvfl.data.ingest.records import Ids, LabelValues, first_repeated, first_true, ids_of
+from splitvfl.data.ingest.records import Ids, LabelValues, first_repeated, first_true
+from splitvfl.data.old_ids import as_typed
 from splitvfl.data.schema import (
     VOCABULARY_FILE,
     Encoder,
@@ -326,12 +328,14 @@ def _chunk_ids(chunk: Chunk, plan: Plan, first_row: int) -> Ids:
     column = plan.ids.column
     if column is None:
         return np.arange(first_row, first_row + chunk.rows, dtype=np.int64)
+    if plan.ids.rule == "written":
+        return numbers_in(chunk, column)
     cells = chunk.columns[column]
     blank = pc.equal(cells, "") if pa.types.is_string(cells.type) else pc.is_null(cells)
     row = first_true(blank.fill_null(True).to_numpy(zero_copy_only=False))
     if row is not None:
-        raise DataError(f"{chunk.place(row)}, column {column!r}: there is no id")
-    return ids_of(cells)
+        raise missing_id(chunk.place(row), column)
+    return as_typed(cells)
 
 
 def _tested(chunk: Chunk, plan: Plan, ids: Ids) -> Mask:
@@ -379,8 +383,8 @@ def _check_repeats(sources: Sequence[Source], plan: Plan, ids: Path, column: str
     if repeated is None:
         return
     (place, value), (other_place, other) = cells_at(sources, column, plan.types[column], repeated)
-    if value == other:
-        raise DataError(f"{other_place}, column {column!r}: id {other!r} is there already in {place}; ids must differ")
+    if same_id(value, other) or value == other:
+        raise repeated_id(sources, column, repeated)
     raise DataError(
         f"{other_place}, column {column!r}: {other!r} has the same 63-bit hash as {value!r} in {place}; rename one, or "
         "number the records"
