@@ -105,15 +105,19 @@ def id_numbers(names: Sequence[str]) -> Rows:
     return numbers
 
 
-def numbers_in(chunk: Chunk, column: str) -> Rows:
-    """Return the number by which each row of a chunk is known; arguments and errors as of :func:`names_in`."""
+def numbers_in(chunk: Chunk, column: str) -> tuple[Rows, int]:
+    """Return the number by which each row of a chunk is known, and how many ids are whole numbers.
+
+    Arguments and errors are as of :func:`names_in`.
+    """
     cells = chunk.columns[column]
     if not cells.null_count and pa.types.is_integer(cells.type) and not pa.types.is_uint64(cells.type):
-        return np.asarray(cells.to_numpy(), np.int64)
+        return np.asarray(cells.to_numpy(), np.int64), chunk.rows
     text = pa.types.is_string(cells.type) and not cells.null_count
     if text and pc.all(pc.match_substring_regex(cells, _SHORT_WHOLE)).as_py():
-        return np.asarray(cells.cast(pa.int64()).to_numpy(), np.int64)
-    return id_numbers(list(names_in(chunk, column, "kept")))
+        return np.asarray(cells.cast(pa.int64()).to_numpy(), np.int64), chunk.rows
+    names = list(names_in(chunk, column, "kept"))
+    return id_numbers(names), sum(whole_number(name) is not None for name in names)
 
 
 def ids_in_table(cells: pa.Array, column: str, source: str) -> list[str]:

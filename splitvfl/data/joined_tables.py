@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from splitvfl.data.columns import PartyData, Provenance, VerticalData
 from splitvfl.data.doubts import DoubtWarning, doubts_of, in_words
-from splitvfl.data.id_column import read_digests
+from splitvfl.data.id_column import ids_in_table, read_digests
+from splitvfl.data.id_hints import would_match
 from splitvfl.data.labels import check_split, read_labels
 from splitvfl.data.load import fit, ids_of_rows, party_of, records_of, split_rows
 from splitvfl.data.named_rows import rows_called
@@ -47,7 +48,7 @@ def from_tables(
 
     Records are joined by their ids, in the active party's order; those that are not in every table are left out, and
     :attr:`~splitvfl.data.columns.VerticalData.description` says how many. Ids are compared as ``splitvfl align``
-    compares them: 7 in one table is ``"7"`` in another, and not ``"007"``. Without ``id`` all tables must have the same
+    compares them (:mod:`splitvfl.data.id_column`): 7 in one table is ``"7"`` in another, and not ``"007"``. Without ``id`` all tables must have the same
     number of rows, and are taken to hold the same records in the same order.
 
     Args:
@@ -69,7 +70,8 @@ def from_tables(
         DataError: If a table, its columns, labels or ids are not what was asked for, or no record is in every table.
 
     Warns:
-        UserWarning: If most of a table's records are left out, as they are not in every table; it names the tables.
+        UserWarning: If most of a table's records are left out, as they are not in every table, or more would be in
+            every table if ids were written alike; it names the tables.
         DoubtWarning: If columns may not be what they were taken for, as numbers that are text because of a comma; once
             for all of them, which are the parties' ``doubts`` (:mod:`splitvfl.data.doubts`).
 
@@ -114,6 +116,12 @@ class _PartyTable:
     def rows(self) -> int:
         """Number of rows."""
         return int(self.table.num_rows)
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids as all parties write them; the table has an id column."""
+        assert self.id_column is not None
+        return ids_in_table(column_of(self.table, self.id_column, source=self.source), self.id_column, self.source)
 
     def taken(self, rows: Rows) -> _PartyTable:
         """Return these rows of it, in their order."""
@@ -227,16 +235,22 @@ def _places(table: _PartyTable, id_column: str, rule: int) -> dict[bytes, int]:
 
 def _check_common(count: int, tables: Sequence[_PartyTable]) -> None:
     columns = ", ".join(f"column {table.id_column!r} of {table.source}" for table in tables)
+    hint = _would_match(tables) if any(count < table.rows for table in tables) else ""
+    asked = hint or "are ids written alike? 7 is '7', and '007' is another"
     if not count:
-        raise DataError(f"no id is in every table ({columns}); are they written alike? 7 is '7', and '007' is another")
-    losing = [table for table in tables if count < _FEW * table.rows]
+        raise DataError(f"no id is in every table ({columns}); {asked}")
+    losing = [table for table in tables if count < table.rows if hint or count < _FEW * table.rows]
     if losing:
         lost = ", ".join(f"{table.rows - count} of the {table.rows} records of {table.name}" for table in losing)
-        warnings.warn(
-            f"{lost} are left out, as only {count} are in every table ({columns}); are ids written alike? 7 is '7', "
-            "and '007' is another",
-            stacklevel=4,
-        )
+        warnings.warn(f"{lost} are left out, as only {count} are in every table ({columns}); {asked}", stacklevel=4)
+
+
+def _would_match(tables: Sequence[_PartyTable]) -> str:
+    """Return in words how many records more would be common, were ids written alike."""
+    names = {table.name: table.ids for table in tables}
+    first, *others = names
+    hints = {name: would_match(names[first], names[name]) for name in others}
+    return ", and ".join(f"{first} and {name}: {hint}" for name, hint in hints.items() if hint)
 
 
 def _described(tables: Sequence[_PartyTable], rows: Mapping[str, Rows], label: str) -> str:

@@ -141,15 +141,22 @@ class IdRule(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         column: The file's column, or ``None``.
-        rule: ``"written"``: as :mod:`splitvfl.data.id_column` says; ``"row"``; or ``"aligned"`` where an alignment has
-            given new ids. Earlier versions wrote ``"integer"`` and ``"blake2b-63"``, by what the column held
-            (:mod:`splitvfl.data.old_ids`), and such tables keep that.
+        rule: What their numbers are: ``"integer"``: all ids are whole numbers; ``"blake2b-63"``: hashes of text;
+            ``"mixed"``: both; ``"row"``; or ``"aligned"`` where an alignment has given new ids.
         digest: Digest of the aligned order; ``None`` without one.
+        id_rule: Version of the rule for ids (:mod:`splitvfl.data.id_column`). None is the first, by which tables go on
+            that were ingested by it (:mod:`splitvfl.data.old_ids`).
     """
 
     column: str | None
-    rule: Literal["written", "integer", "blake2b-63", "row", "aligned"]
+    rule: Literal["integer", "blake2b-63", "mixed", "row", "aligned"]
     digest: str | None = None
+    id_rule: int | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def as_written(self) -> bool:
+        """Whether ids are read as they stand, by the newer rule."""
+        return self.id_rule is not msgspec.UNSET
 
 
 class SplitRule(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from splitvfl.data.split import random_split, record_ids, split_by_column
+from splitvfl.data.old_ids import record_ids
+from splitvfl.data.split import random_split, split_by_column
 from splitvfl.errors import ArgumentError, DataError
 
 

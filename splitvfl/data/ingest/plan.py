@@ -150,7 +150,7 @@ class Plan:
             name: read_type(kind, numeric=name in self.scales or name == self.label)
             for name, kind in self.kinds.items()
         }
-        if self.ids.rule == "written" and self.ids.column is not None:
+        if self.ids.as_written and self.ids.column is not None:
             types[self.ids.column] = AS_IT_STANDS
         return types
 
@@ -377,7 +377,7 @@ def _ids_by(spec: TableSpec, kinds: Mapping[str, Kind], aligned: Alignment | Non
     if spec.id_column is None:
         return IdRule(column=None, rule="row")
     if spec.id_rule != FIRST_RULE:
-        return IdRule(column=spec.id_column, rule="written")
+        return IdRule(column=spec.id_column, rule="mixed", id_rule=spec.id_rule)  # until they are seen
     return IdRule(column=spec.id_column, rule="integer" if kinds[spec.id_column] == "integer" else "blake2b-63")
 
 
@@ -452,7 +452,7 @@ def _kinds_like(
     sources: Sequence[Source], data: DataSchema, encoders: Mapping[str, Encoder], label: LabelSchema | None
 ) -> dict[str, Kind]:
     kinds: dict[str, Kind] = {name: encoder.kind for name, encoder in encoders.items()}
-    if data.ids.rule == "written" and data.ids.column is not None:
+    if data.ids.as_written and data.ids.column is not None:
         check_id_column(sources, data.ids.column)
     elif data.ids.column is not None and data.ids.rule != "aligned":
         kinds[data.ids.column] = "integer" if data.ids.rule == "integer" else "text"
