@@ -19,7 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_random_state, column_or_1d
 from torch import Tensor
 
-from splitvfl.app.estimator_tables import check_rows, fit_parties, table_of, transformed, value_errors
+from splitvfl.app.estimator_tables import check_order, check_rows, fit_parties, table_of, transformed, value_errors
 from splitvfl.app.named_parts import attack_of, defense_of, listed, penalty_of, recipe_of
 from splitvfl.data.columns import PartyData
 from splitvfl.data.labels import Labels
@@ -108,6 +108,7 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             return self._fitted(X, y)
 
     def _fitted(self, X: Any, y: Any) -> Self:
+        check_order(X, y)
         table = self._table(X, reset=True)
         recipe = recipe_of(self.model)
         labels, task = self._labels(y, recipe.make_loss())

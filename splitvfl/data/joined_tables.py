@@ -21,6 +21,7 @@ from splitvfl.data.labels import check_split, read_labels
 from splitvfl.data.load import fit, ids_of_rows, party_of, records_of, split_rows
 from splitvfl.data.named_rows import rows_called
 from splitvfl.data.partition import matching, patterns
+from splitvfl.data.same_order import refused
 from splitvfl.data.schema import Role
 from splitvfl.data.sources import open_one, read_whole
 from splitvfl.data.spec import PartyClaim, Patterns, TableSpec, check_parties
@@ -48,8 +49,9 @@ def from_tables(
 
     Records are joined by their ids, in the active party's order; those that are not in every table are left out, and
     :attr:`~splitvfl.data.columns.VerticalData.description` says how many. Ids are compared as ``splitvfl align``
-    compares them (:mod:`splitvfl.data.id_column`): 7 in one table is ``"7"`` in another, and not ``"007"``. Without ``id`` all tables must have the same
-    number of rows, and are taken to hold the same records in the same order.
+    compares them (:mod:`splitvfl.data.id_column`): 7 in one table is ``"7"`` in another, and not ``"007"``. Without
+    ``id`` all tables must have the same number of rows, and are taken to hold the same records in the same order,
+    unless they say themselves that they do not (:mod:`splitvfl.data.same_order`).
 
     Args:
         active: The table of the party that holds the labels: pandas, polars, Arrow, a mapping from column names to
@@ -67,7 +69,8 @@ def from_tables(
 
     Raises:
         ArgumentError: If an argument is malformed.
-        DataError: If a table, its columns, labels or ids are not what was asked for, or no record is in every table.
+        DataError: If a table, its columns, labels or ids are not what was asked for, or no record is in every table; or
+            if tables without ``id`` contradict that their rows are in the same order.
 
     Warns:
         UserWarning: If most of a table's records are left out, as they are not in every table, or more would be in
@@ -85,7 +88,7 @@ def from_tables(
     parties = _parties(active, passive, active_name)
     tables = _opened(parties, _id_columns(id, parties), common)
     specs = _own_specs(tables, common)
-    rows = _joined(tables, common.id_rule)
+    rows = _joined(tables, parties, common.id_rule)
     taken = [table.taken(rows[table.name]) for table in tables]
     data = _divided(taken, specs, description=_described(tables, rows, label))
     _tell_doubts(data)
@@ -206,10 +209,13 @@ def _with_index(given: Any, id_column: str | None) -> Any:
 # --- the records in common
 
 
-def _joined(tables: Sequence[_PartyTable], rule: int) -> dict[str, Rows]:
+def _joined(tables: Sequence[_PartyTable], given: Mapping[str, object], rule: int) -> dict[str, Rows]:
     """Return which rows of each table are the common records, in the active party's order."""
     if tables[0].id_column is None:
         _check_counts(tables)
+        contradicted = refused(given, {table.name: table.table for table in tables})
+        if contradicted:
+            raise DataError(contradicted)
         return {table.name: np.arange(table.rows, dtype=np.int64) for table in tables}
     places = {table.name: _places(table, table.id_column, rule) for table in tables if table.id_column is not None}
     first, *others = places.values()
