@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor, nn
@@ -38,7 +37,7 @@ from splitvfl.data.columns import PartyData, Records, VerticalData
 from splitvfl.data.digests import encoded_digest
 from splitvfl.data.encoding import FittedEncoding
 from splitvfl.data.formulas import check_no_formulas, formulas_said
-from splitvfl.data.id_column import FIRST_RULE, names_kept, numbers_of
+from splitvfl.data.id_column import FIRST_RULE, ids_in_table, names_kept, whole_number
 from splitvfl.data.joint_records import ID_COLUMN, JointRecords, own_tables, read_joint_records
 from splitvfl.data.new_records import ROW_COLUMN, NamedBy, named_in_tables
 from splitvfl.data.partition import patterns
@@ -320,17 +319,15 @@ class SavedRun:
         if column is None:
             return ROW_COLUMN, numbers, "rows"
         source = open_one(Path(path))
-        if config.id_rule != FIRST_RULE:
-            cells = column_of(read_whole(source, text={column}), column, source=source.name)
-            known = numbers_of(cells, column, source.name)
-            order = np.argsort(known)
-            rows = order[np.searchsorted(known, ids.numpy(), sorter=order)]
-            return column, names_kept(cells, column, source.name).take(pa.array(rows)), "ids"
         # As training read it: of text ids the numbers of records are those of rows.
         wanted = patterns(config.data.text or ())
         text = {name for name in source.names if any(fnmatchcase(name, one) for one in wanted)}
-        names = column_of(read_whole(source, text=text), column, source=source.name)
-        if not is_text(names):
+        first = config.id_rule == FIRST_RULE
+        cells = column_of(read_whole(source, text=text if first else {column}), column, source=source.name)
+        names = cells if first else names_kept(cells, column, source.name)
+        # Ids that are all whole numbers are what records are known by.
+        written = None if first else ids_in_table(cells, column, source.name)
+        if (None not in map(whole_number, written)) if written is not None else not is_text(cells):
             return column, numbers, "ids"
         data = self.own_data.active
         if len(names) > data.train.count + data.test.count:  # records that another table lacks were left out first

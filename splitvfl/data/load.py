@@ -18,7 +18,7 @@ from splitvfl.data.columns import Columns, PartyData, Provenance, Records, Verti
 from splitvfl.data.doubts import Doubt, doubts_of
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.fitting import fit_encoding
-from splitvfl.data.id_column import FIRST_RULE, numbers_of
+from splitvfl.data.id_column import FIRST_RULE, ids_in_table, whole_number
 from splitvfl.data.labels import Labels, check_split, read_labels
 from splitvfl.data.old_ids import record_ids
 from splitvfl.data.partition import REST, ColumnClaim, matching, patterns
@@ -266,7 +266,7 @@ def split_rows(spec: TableSpec, table: pa.Table, labels: Labels, source: str) ->
 
 
 def ids_of_rows(table: pa.Table, spec: TableSpec, source: str) -> Rows:
-    """Return the numbers by which the rows of a table are known: of their ids, or from 0 without an id column.
+    """Return the numbers by which the rows of a table are known: its ids if all are whole numbers, else from 0.
 
     Raises:
         DataError: If an id is missing or there twice.
@@ -276,7 +276,8 @@ def ids_of_rows(table: pa.Table, spec: TableSpec, source: str) -> Rows:
     cells = column_of(table, spec.id_column, source=source)
     if spec.id_rule == FIRST_RULE:
         return record_ids(cells, source=f"id column {spec.id_column!r} of {source}")
-    return numbers_of(cells, spec.id_column, source)
+    whole = [whole_number(name) for name in ids_in_table(cells, spec.id_column, source)]
+    return np.arange(table.num_rows, dtype=np.int64) if None in whole else np.array(whole, np.int64)
 
 
 def party_of(

@@ -16,9 +16,9 @@ from splitvfl.data.columns import PartyData, Provenance, Records, TaskName
 from splitvfl.data.doubts import doubts_of
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.hashing import are_tested
-from splitvfl.data.id_column import FIRST_RULE
+from splitvfl.data.id_column import FIRST_RULE, numbers_of
 from splitvfl.data.labels import Labels, check_split, read_labels
-from splitvfl.data.load import fit, ids_of_rows, party_of, read_source, records_of
+from splitvfl.data.load import fit, party_of, read_source, records_of
 from splitvfl.data.named_rows import rows_called
 from splitvfl.data.old_ids import of_file
 from splitvfl.data.partition import REST
@@ -165,9 +165,11 @@ class RecordOrder:
 
 def _file_order(table: pa.Table, spec: TableSpec, source: str) -> RecordOrder:
     rows = np.arange(table.num_rows, dtype=np.int64)
-    if spec.id_column is None or spec.id_rule != FIRST_RULE:
-        return RecordOrder(ids_of_rows(table, spec, source), rows)
+    if spec.id_column is None:
+        return RecordOrder(rows, rows)
     column = column_of(table, spec.id_column, source=source)
+    if spec.id_rule != FIRST_RULE:
+        return RecordOrder(numbers_of(column, spec.id_column, source), rows)
     return RecordOrder(of_file(column, source=f"id column {spec.id_column!r} of {source}"), rows)
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from splitvfl.data.alignment import AlignmentSchema, check_alignment_target, write_alignment
-from splitvfl.data.id_column import ID_RULE, fingerprint, read_digests
+from splitvfl.data.id_column import AS_IT_STANDS, ID_RULE, fingerprint, names_in, read_digests
+from splitvfl.data.id_hints import written_oddly
 from splitvfl.data.schema import Role
 from splitvfl.data.shard_files import held_shards
 from splitvfl.data.sharding import HeldShards
-from splitvfl.data.sources import find_files
+from splitvfl.data.sources import chunks, find_files, open_all
 from splitvfl.errors import ConfigError, DataError
 from splitvfl.exchange.psi import Aligned, AlignmentProgress, Mode, Overlap, Terms, align
 from splitvfl.exchange.psi_buckets import align_in_buckets
@@ -122,6 +123,7 @@ def run_alignment(
         return _run_in_buckets(job, notify, progress)
     digests = read_digests(job.files, job.id_column, case=job.terms.case)
     notify(f"{len(digests):,} records, column {job.id_column!r}")
+    _tell_odd_ids(job, notify)
     half = align(job.party, tuple(job.peers), digests, job.terms, progress=progress)
     source = fingerprint(digests)
     del digests
@@ -129,6 +131,17 @@ def run_alignment(
     if isinstance(found, Aligned):
         _write(job, found, source)
     return found
+
+
+def _tell_odd_ids(job: AlignmentJob, notify: Callable[[str], None]) -> None:
+    """Say which ids a partner may have written otherwise, out of this party's own alone, before anybody is met.
+
+    How many of the partner's would match otherwise is not compared: that would be another intersection.
+    """
+    read = chunks(open_all(job.files), {job.id_column: AS_IT_STANDS})
+    odd = written_oddly(name for chunk in read for name in names_in(chunk, job.id_column, job.terms.case))
+    if odd:
+        notify(f"{odd}; '007', '7.0' and '7' are three ids: all parties must write them alike")
 
 
 def _with_shards(job: AlignmentJob) -> AlignmentJob:
