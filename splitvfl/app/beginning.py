@@ -15,6 +15,7 @@ import msgspec
 
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import PartyData
+from splitvfl.data.id_column import FIRST_RULE, ID_RULE
 from splitvfl.report.provenance import (
     BEGUN_FILE,
     PartyRecord,
@@ -33,6 +34,7 @@ _KEY_BYTES = 32
 class _Noted(msgspec.Struct):
     started: str
     key: str
+    id_rule: int = FIRST_RULE
 
 
 @dataclass(frozen=True)
@@ -42,38 +44,51 @@ class Beginning:
     Attributes:
         started: UTC, as in ``2026-05-04T16:05:06Z``; empty if an older version began it.
         key: 32 random bytes.
+        id_rule: Version of the rule for ids (:mod:`splitvfl.data.id_column`).
     """
 
     started: str
     key: bytes
+    id_rule: int = ID_RULE
 
     @classmethod
-    def noted(cls, folder: Path, *, going_on: bool) -> Beginning:
+    def noted(cls, folder: Path, *, going_on: bool, id_rule: int = ID_RULE) -> Beginning:
         """Return when a run began: now, which is noted in its folder, or what was noted when it did.
+
+        Args:
+            folder: The run's.
+            going_on: Whether it goes on.
+            id_rule: Version of the rule that its ids are read by, where nothing was noted.
 
         Raises:
             CheckpointError: If the note is damaged.
             OSError: If it cannot be written.
         """
         path = folder / BEGUN_FILE
-        if going_on and (found := cls._read(path)) is not None:
+        if going_on and (found := cls.read(path)) is not None:
             return found
-        begun = cls("" if going_on else now(), secrets.token_bytes(_KEY_BYTES))
+        begun = cls("" if going_on else now(), secrets.token_bytes(_KEY_BYTES), id_rule)
         begun._write(path)
         return begun
 
     @classmethod
-    def _read(cls, path: Path) -> Beginning | None:
+    def read(cls, path: Path) -> Beginning | None:
+        """Return what was noted; ``None``: nothing was, by an older version.
+
+        Raises:
+            CheckpointError: If the note is damaged.
+        """
         anew = "delete it: the run goes on, and its digests get another key"
         file = UntrustedFile(path=path, most=1 << 20, remedy=anew)
         noted = file.json(_Noted)
         try:
-            return None if noted is None else cls(noted.started, _key_of(noted.key))
+            return None if noted is None else cls(noted.started, _key_of(noted.key), noted.id_rule)
         except ValueError as error:
             raise file.refused(error) from error
 
     def _write(self, path: Path, **more: str) -> None:
-        write_whole(path, json.dumps({"started": self.started, "key": self.key.hex(), **more}).encode())
+        noted = {"started": self.started, "key": self.key.hex(), "id_rule": self.id_rule, **more}
+        write_whole(path, json.dumps(noted).encode())
 
     def provenance(
         self,
@@ -114,6 +129,16 @@ class Beginning:
     def _record(self, config: ExperimentConfig, data: PartyData, digests: Mapping[str, str]) -> PartyRecord:
         shown = {what: keyed(digest, key=self.key, what=f"{data.name}/{what}") for what, digest in digests.items()}
         return PartyRecord(config.parties[data.name].role, data.width, len(data.field_sizes), shown)
+
+
+def with_ids_of(config: ExperimentConfig, folder: Path) -> ExperimentConfig:
+    """Return the experiment of a run that a folder holds, whose ids are read as they were when it began.
+
+    Raises:
+        CheckpointError: If the note of its beginning is damaged.
+    """
+    begun = Beginning.read(folder / BEGUN_FILE)
+    return config.keeping_ids(FIRST_RULE if begun is None else begun.id_rule)
 
 
 def _key_of(noted: str) -> bytes:

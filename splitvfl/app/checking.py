@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 from splitvfl.app.addresses import CHECKING, PREDICTION, AddressBook
+from splitvfl.app.beginning import with_ids_of
 from splitvfl.app.counting import check_own_limits
 from splitvfl.app.data_summary import own_summary_of, summary_of
 from splitvfl.app.deployment import Deployment
@@ -172,6 +173,8 @@ def check_party(
     own: OwnData | None = None
     if name in config.parties:
         with found.step():
+            if has_checkpoint(folder):  # it goes on
+                config = with_ids_of(config, folder)
             shards = shards_to_try(config, name)
             own = own_data(config, name, worker=None if shards is None else shards.here)
             if shards is not None:

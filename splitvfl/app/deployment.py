@@ -20,7 +20,7 @@ import torch
 
 from splitvfl.app.addresses import AddressBook
 from splitvfl.app.assembly import Assembly, choose_device
-from splitvfl.app.beginning import Beginning
+from splitvfl.app.beginning import Beginning, with_ids_of
 from splitvfl.app.column_auditing import live_readers
 from splitvfl.app.data_summary import own_summary_of
 from splitvfl.app.exchanges import exchange_of, said_before
@@ -551,6 +551,7 @@ class Deployment:
             epoch=0 if alone else run.party.best.epoch or math.ceil(run.step / len(run.settings.batches)),
             encoding=self.own.encoding,
             id_column=self._config.id_column_of(self.name),
+            id_rule=self._config.id_rule,
             loss=None if isinstance(run, PassiveRun) else self._config.train.loss,
             tables=self.own.tables,
         )
@@ -728,6 +729,8 @@ def run_party(
         check_folder(folder, config.source, resume=going_on, overwrite=overwrite or is_barely_begun(folder))
         if config.train.threads is not None:
             torch.set_num_threads(config.train.threads)
+        if going_on:
+            config = with_ids_of(config, folder)
         deployment = Deployment(config, name, notify=notify, team=team, shards=shards)
         for line in [*said_of_team(team, os.environ), *deployment.told_before()]:
             notify(line)
@@ -738,7 +741,7 @@ def run_party(
         # Others hear of an error before the earlier run is brought back: that waits until they have left their folders.
         with replacing(folder, anew=not going_on, notify=notify) as run.replacing, telling(team):
             write_config(folder, config_to_yaml(config), private=config.hides_columns)
-            begun = Beginning.noted(folder, going_on=going_on)
+            begun = Beginning.noted(folder, going_on=going_on, id_rule=config.id_rule)
             begin_others(team)
             check_workers_alike(team, name, alike(config, run.settings.data, overwrite=overwrite))
             written: int | None = None

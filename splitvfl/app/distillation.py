@@ -201,6 +201,7 @@ def _origin(teacher: SavedHalf, data: PartyData, choice: Choice) -> Origin:
         epoch=choice.epochs,
         encoding=own.encoding,
         id_column=own.id_column,
+        id_rule=own.id_rule,
         tables=own.tables,
     )
 

@@ -29,6 +29,7 @@ from splitvfl.data.labels import Labels
 from splitvfl.data.load import as_written, check_input, fit, party_of, records_of
 from splitvfl.data.partition import REST
 from splitvfl.data.plain_columns import DEEPER, list_groups
+from splitvfl.data.same_order import RESET, index_against
 from splitvfl.data.schema import Role
 from splitvfl.data.spec import PartyClaim, TableSpec, check_parties
 from splitvfl.data.transform import Transform
@@ -286,6 +287,20 @@ def check_rows(table: pa.Table, labels: npt.NDArray[Any]) -> None:
     check_consistent_length(np.empty(table.num_rows), labels)
     if table.num_rows < 2:
         raise ArgumentError("expected two records or more to train on, got 1 sample")
+
+
+def check_order(table: Any, labels: Any) -> None:
+    """Check that indexes of pandas, if both have one, do not contradict that labels are in the order of the rows.
+
+    Raises:
+        ArgumentError: If they do.
+    """
+    against = index_against(table, labels)
+    if against:
+        raise ArgumentError(
+            f"rows of {SOURCE} and y are taken to belong together in their order, but {against}; bring y into the "
+            f"order of {SOURCE} (y.loc[{SOURCE}.index]), or, if they belong together as they stand, call {RESET}"
+        )
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from splitvfl.app.estimator_tables import (
     FittedColumns,
+    check_order,
     check_rows,
     fit_parties,
     is_frame,
@@ -131,6 +132,7 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             return self._fitted(X, y)
 
     def _fitted(self, X: Any, y: Any) -> Self:
+        check_order(X, y)
         table = self._table(X, fitted=None)
         recipe = recipe_of(self.model)
         labels, task = self._labels(y, recipe.make_loss())

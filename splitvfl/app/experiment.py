@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from splitvfl.app.assembly import Assembly, choose_device
-from splitvfl.app.beginning import Beginning
+from splitvfl.app.beginning import Beginning, with_ids_of
 from splitvfl.app.data_summary import summary_of
 from splitvfl.app.exchanges import said_before
 from splitvfl.app.few_known import said_of_few_known
@@ -420,6 +420,8 @@ def run_experiment(
     train = config.train
     if train.threads is not None:
         torch.set_num_threads(train.threads)
+    if resume:
+        config = with_ids_of(config, folder)
     bench = workbench or prepare(config)
     experiment = Experiment(config, bench)
     trainer = experiment.trainer(folder)
@@ -439,7 +441,7 @@ def run_experiment(
     # Only now, and not for good: an earlier run is not given up for one that cannot start, or ends early.
     with replacing(folder, anew=not resume, notify=notify) as trainer.replacing:
         write_config(folder, config_to_yaml(config), private=config.hides_columns)
-        begun = Beginning.noted(folder, going_on=resume)
+        begun = Beginning.noted(folder, going_on=resume, id_rule=config.id_rule)
         for line in experiment.told_before(trainer, observed, agreed):
             notify(line)
         trainer.fit(train.epochs, progress=progress)
@@ -625,6 +627,10 @@ def run_variants(
         ConfigError: If a folder holds a run and neither ``resume`` nor ``overwrite`` is asked for.
         Interrupted: At Ctrl-C, after a checkpoint.
     """
+    begun = next((variant.folder for variant in planned if resume and has_checkpoint(variant.folder)), None)
+    if begun is not None:
+        rule = with_ids_of(planned[0].config, begun).id_rule
+        planned = [replace(variant, config=variant.config.keeping_ids(rule)) for variant in planned]
     bench = prepare(planned[0].config)
     for variant in {variant.label: variant for variant in planned}.values():
         Experiment(variant.config, bench)  # what cannot be trained is refused before hours go into the others

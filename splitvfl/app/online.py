@@ -319,7 +319,8 @@ class _Preparation:
         if self.half.schema.encoding is None:
             return RecordIndex.of_numbers(own.data.test.ids.cpu().numpy(), run=run)
         source = f"id column {own.name_column!r} of {self.settings.records}"
-        return RecordIndex.of(own.names, run=run, case=self._case, source=source)
+        rule = self.half.schema.rule_of_ids
+        return RecordIndex.of(own.names, run=run, case=self._case, source=source, rule=rule)
 
     def _party(self, data: PartyData) -> ActiveParty | PassiveParty:
         config = self.config

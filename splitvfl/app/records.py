@@ -98,7 +98,7 @@ def _load(config: ExperimentConfig) -> VerticalData:
     active = parties.pop(config.active)
     options = {name: getattr(data, name) for name in DataConfig.model_fields if name not in _NO_OPTIONS}
     options |= {"label": active.label or data.label, "categorical": _encoding_of(data, config.model.recipe)}
-    options |= {"text_columns": data.text}
+    options |= {"text_columns": data.text, "id_rule": config.id_rule}
     try:
         if active.path is not None:
             return _joined(config, options)
@@ -263,7 +263,7 @@ def _load_own(config: ExperimentConfig, name: str, worker: int | None) -> OwnDat
         )
     given = {key: getattr(data, key) for key in _OF_A_TABLE} | {"text_columns": data.text}
     given |= {"categorical": _encoding_of(data, config.model.recipe), "id_column": config.id_column_of(name)}
-    given |= config.cells_of(name)
+    given |= {"id_rule": config.id_rule, **config.cells_of(name)}
     claim = PartyClaim(name, party.role, columns)
     try:
         spec = TableSpec(source=path, label=label, **{key: value for key, value in given.items() if value is not None})

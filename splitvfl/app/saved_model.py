@@ -179,7 +179,8 @@ class SavedHalf:
             return Provenance(tables=self.folder)
         if self.schema.encoding is None:
             return None
-        return Provenance(encoding=self.schema.encoding, id_column=self.schema.id_column)
+        schema = self.schema
+        return Provenance(encoding=schema.encoding, id_column=schema.id_column, id_rule=schema.rule_of_ids)
 
     def _check_columns(self, data: PartyData) -> None:
         for what in ("numeric_names", "field_names", "field_sizes"):

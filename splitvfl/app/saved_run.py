@@ -36,6 +36,7 @@ from splitvfl.data.columns import PartyData, Records, VerticalData
 from splitvfl.data.digests import encoded_digest
 from splitvfl.data.encoding import FittedEncoding
 from splitvfl.data.formulas import check_no_formulas, formulas_said
+from splitvfl.data.id_column import FIRST_RULE, ids_in_table, names_kept, whole_number
 from splitvfl.data.joint_records import ID_COLUMN, JointRecords, own_tables, read_joint_records
 from splitvfl.data.new_records import ROW_COLUMN, NamedBy, named_in_tables
 from splitvfl.data.partition import meant_by, patterns
@@ -320,8 +321,12 @@ class SavedRun:
         # As training read it: of text ids the numbers of records are those of rows.
         known, wanted = frozenset(source.names), patterns(config.data.text or ())
         text = {name for one in wanted for name in ([one] if one in known else meant_by(one, source.names))}
-        names = column_of(read_whole(source, text=text), column, source=source.name)
-        if not is_text(names):
+        first = config.id_rule == FIRST_RULE
+        cells = column_of(read_whole(source, text=text if first else {column}), column, source=source.name)
+        names = cells if first else names_kept(cells, column, source.name)
+        # Ids that are all whole numbers are what records are known by.
+        written = None if first else ids_in_table(cells, column, source.name)
+        if (None not in map(whole_number, written)) if written is not None else not is_text(cells):
             return column, numbers, "ids"
         data = self.own_data.active
         if len(names) > data.train.count + data.test.count:  # records that another table lacks were left out first
@@ -386,6 +391,8 @@ def load_run(
     if unknown:
         raise ArgumentError(f"models: {path} has no party {', '.join(sorted(unknown))}; it has {', '.join(halves)}")
     config = run_config(path, modules)
+    if config is not None:
+        config = config.keeping_ids(min(half.schema.rule_of_ids for half in halves.values()))
     with untrusted_run(path, modules):
         return _put_together(path, halves, config, models=models or {}, loss=loss, device=device)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -18,7 +19,9 @@ from splitvfl.config.module_sources import Modules
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.alignment import read_alignment
 from splitvfl.data.columns import PartyData, Provenance, Records
+from splitvfl.data.id_column import FIRST_RULE
 from splitvfl.data.new_records import ids_from
+from splitvfl.data.old_ids import of_names
 from splitvfl.data.sources import read_table
 from splitvfl.data.tables import Rows, column_of, listed, numbers
 from splitvfl.errors import ConfigError, DataError
@@ -117,6 +120,7 @@ class _Networked(Teacher):
             )
         config = run_config(folder, modules)
         assert config is not None, "a run over a network writes it first"
+        config = config.keeping_ids(schema.rule_of_ids)
         own = own_data(config, schema.party)
         self.data, self.device = own.data, config.train.device
         fitted = (own.data.provenance or Provenance()).encoding
@@ -156,7 +160,7 @@ class _ScoreFile:
                 f"predict writes them, got {listed(table.column_names)}"
             )
         given = table.column(column).chunk(0)
-        ids = ids_from(given, column, self._name)
+        ids = _ids_of(given, column, self._name, config)
         if config.data.aligned is not None:
             ids = _aligned_ids(ids, config, party)
         self._order = np.argsort(ids, kind="stable")
@@ -181,6 +185,13 @@ class _ScoreFile:
     def _missing(self, ids: Tensor) -> Rows:
         missing: Rows = np.setdiff1d(ids.numpy(), self._ids)
         return missing
+
+
+def _ids_of(given: pa.Array, column: str, source: str, config: ExperimentConfig) -> Rows:
+    """Return the numbers of records as their training had them."""
+    if config.id_rule == FIRST_RULE and config.data.aligned is None:
+        return of_names(given, source=f"id column {column!r} of {source}")
+    return ids_from(given, column, source)
 
 
 def _aligned_ids(ids: Rows, config: ExperimentConfig, party: str) -> Rows:

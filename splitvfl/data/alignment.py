@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from splitvfl.data.chunks import Mask
-from splitvfl.data.id_column import Case, fingerprint, order_digest, read_digests
+from splitvfl.data.id_column import FIRST_RULE, Case, fingerprint, order_digest, read_digests
 from splitvfl.data.schema import PARTS, Part, Role, has_format, read_schema, schema_bytes
 from splitvfl.data.sources import open_all
 from splitvfl.data.writing import NpyWriter, check_target, draft, write_bytes
@@ -56,6 +56,7 @@ class AlignmentSchema(msgspec.Struct, frozen=True, kw_only=True):
         files: Names of the party's own files.
         id_column: Their id column.
         case: Whether letter case counted.
+        id_rule: Version of the rule by which ids are written (:mod:`splitvfl.data.id_column`).
         source: :func:`splitvfl.data.id_column.fingerprint` of that column.
         secret: What dummies are filled from, in hexadecimal: a random number of this party alone.
         shards: Which shards of how many were aligned, in words; empty where all records were.
@@ -75,6 +76,7 @@ class AlignmentSchema(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...]
     id_column: str
     case: Case
+    id_rule: int = FIRST_RULE
     source: str
     secret: str
     shards: str = ""
@@ -127,7 +129,7 @@ class Alignment:
         Raises:
             DataError: If they are not, or cannot be read.
         """
-        digests = read_digests(source, self.schema.id_column, case=self.schema.case)
+        digests = read_digests(source, self.schema.id_column, case=self.schema.case, rule=self.schema.id_rule)
         if fingerprint(digests) != self.schema.source:
             named = ", ".join(one.name for one in open_all(source))
             expected = self.schema.sizes[self.schema.party]

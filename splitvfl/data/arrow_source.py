@@ -31,6 +31,7 @@ from splitvfl.data.plain_columns import (
     said_uneven,
 )
 from splitvfl.data.tables import check_usable, is_text, unusable
+from splitvfl.data.typed_cells import as_text, is_plain, names_records
 from splitvfl.errors import DataError
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -206,18 +207,25 @@ class TypedSource(ABC):
     def _placer(self, start: int) -> Callable[[int], str]:
         return lambda row: f"{self.name}, row {start + row} (from 0)"
 
-    def _cast(self, column: pa.Array, name: str, kind: pa.DataType, start: int) -> pa.Array:
+    def _cast(self, column: pa.Array, name: str, kind: pa.DataType | None, start: int) -> pa.Array:
         try:
-            if pa.types.is_string(kind):
+            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
                 column.validate(full=True)
-                return self._without_gaps(column.cast(kind), name)
+            if kind is None:
+                return column
+            if pa.types.is_string(kind):
+                text = as_text(column) if names_records(column.type) else column.cast(kind)
+                return self._without_gaps(text, name)
             if self.written.is_given:
                 column = self._as_numbers(column, name, start)
-            return column.cast(kind, safe=not pa.types.is_floating(kind))
+            return column if column.type == kind else column.cast(kind, safe=not pa.types.is_floating(kind))
         except pa.ArrowInvalid as error:
-            place = self._placer(start)(_first_undecodable(column)) if pa.types.is_string(kind) else self.name
-            what = "the text is not UTF-8" if pa.types.is_string(kind) else str(error)
+            text = is_plain(column.type) and not pa.types.is_integer(column.type)
+            place = self._placer(start)(_first_undecodable(column)) if text else self.name
+            what = "the text is not UTF-8" if text else str(error)
             raise DataError(f"{place}, column {name!r}: {what}") from error
+        except DataError as error:  # a cell that is no id
+            raise DataError(f"{self._placer(start)(error.row or 0)}, column {name!r}: {error}") from error
 
     def _without_gaps(self, column: pa.Array, name: str) -> pa.Array:
         return column if name in self.written.text else without_gaps(column, self.written)

@@ -14,7 +14,8 @@ from splitvfl.data.cell_format import CellFormat
 from splitvfl.data.tables import column_of, what_else
 from splitvfl.errors import DataError
 
-Types = Mapping[str, pa.DataType]
+# A column without a type is read as it stands: of the type that it has, and as text where none is stated.
+Types = Mapping[str, pa.DataType | None]
 Mask = npt.NDArray[np.bool_]
 # What cells hold. "integer" and "truth" are numbers too; the difference matters for categories, ids and labels.
 Kind = Literal["integer", "number", "truth", "text"]

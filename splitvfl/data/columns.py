@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.data.doubts import Doubt
+from splitvfl.data.id_column import ID_RULE
 from splitvfl.data.plain_columns import DEEPER
 from splitvfl.data.transform import Transform
 from splitvfl.errors import ArgumentError, DataError
@@ -187,11 +188,13 @@ class Provenance:
         encoding: What was learned of its table's columns; ``None`` where its tables say so.
         id_column: The column of that table that names the records, if one does.
         tables: The folder of its tables, where ``splitvfl ingest`` wrote them.
+        id_rule: Version of the rule by which its ids became numbers (:mod:`splitvfl.data.id_column`).
     """
 
     encoding: FittedEncoding | None = None
     id_column: str | None = None
     tables: Path | None = None
+    id_rule: int = ID_RULE
 
 
 @dataclass(frozen=True)

@@ -206,7 +206,7 @@ class CsvSource:
         Raises:
             DataError: If a line is ragged, is not UTF-8, or holds a cell that is not of the type asked for.
         """
-        yield from self.as_they_look(types)
+        yield from self.as_they_look({name: pa.string() if kind is None else kind for name, kind in types.items()})
 
     def as_they_look(self, types: Mapping[str, pa.DataType | None]) -> Iterator[Chunk]:
         """Yield the same; a column without a type has in every chunk the one that its cells there look like."""

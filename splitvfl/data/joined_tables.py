@@ -15,12 +15,14 @@ import pyarrow as pa
 from splitvfl.data.cell_format import Origin
 from splitvfl.data.columns import PartyData, Provenance, VerticalData
 from splitvfl.data.doubts import DoubtWarning, doubts_of, in_words, label_doubts
-from splitvfl.data.id_column import read_digests
+from splitvfl.data.id_column import ids_in_table, read_digests
+from splitvfl.data.id_hints import would_match
 from splitvfl.data.labels import Mask, check_split, left_out, read_labels, with_label
 from splitvfl.data.load import as_written, check_input, fit, ids_of_rows, party_of, records_of, split_rows
 from splitvfl.data.named_rows import rows_called
 from splitvfl.data.partition import matching, meant_by, patterns
 from splitvfl.data.plain_columns import declared_categories
+from splitvfl.data.same_order import refused
 from splitvfl.data.schema import Role
 from splitvfl.data.sources import open_one, origin_of, read_whole
 from splitvfl.data.spec import PartyClaim, Patterns, TableSpec, check_parties
@@ -50,8 +52,9 @@ def from_tables(
 
     Records are joined by their ids, in the active party's order; those that are not in every table are left out, and
     :attr:`~splitvfl.data.columns.VerticalData.description` says how many. Ids are compared as ``splitvfl align``
-    compares them: 7 in one table is ``"7"`` in another, and not ``"007"``. Without ``id`` all tables must have the same
-    number of rows, and are taken to hold the same records in the same order.
+    compares them (:mod:`splitvfl.data.id_column`): 7 in one table is ``"7"`` in another, and not ``"007"``. Without
+    ``id`` all tables must have the same number of rows, and are taken to hold the same records in the same order,
+    unless they say themselves that they do not (:mod:`splitvfl.data.same_order`).
 
     Args:
         active: The table of the party that holds the labels: pandas, polars, Arrow, a mapping from column names to
@@ -71,10 +74,12 @@ def from_tables(
 
     Raises:
         ArgumentError: If an argument is malformed.
-        DataError: If a table, its columns, labels or ids are not what was asked for, or no record is in every table.
+        DataError: If a table, its columns, labels or ids are not what was asked for, or no record is in every table; or
+            if tables without ``id`` contradict that their rows are in the same order.
 
     Warns:
-        UserWarning: If most of a table's records are left out, as they are not in every table; it names the tables.
+        UserWarning: If most of a table's records are left out, as they are not in every table, or more would be in
+            every table if ids were written alike; it names the tables.
         DoubtWarning: If columns may not be what they were taken for, as numbers that are text because of a word; once
             for all of them, which are the parties' ``doubts`` (:mod:`splitvfl.data.doubts`).
 
@@ -88,7 +93,7 @@ def from_tables(
     common, cells = _spec(label, settings, parties)
     tables = [_read(table, common) for table in _opened(parties, _id_columns(id, parties), common, cells)]
     specs = _own_specs(tables, common)
-    rows = _joined(tables)
+    rows = _joined(tables, parties, common.id_rule)
     used = _labelled(tables[0], rows, common)
     taken = [table.taken(rows[table.name][used]) for table in tables]
     data = _divided(taken, specs, description=f"{_described(tables, rows, label)}{left_out(used)}")
@@ -126,6 +131,12 @@ class _PartyTable:
     def rows(self) -> int:
         """Number of rows."""
         return int(self.table.num_rows)
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids as all parties write them; the table has an id column."""
+        assert self.id_column is not None
+        return ids_in_table(column_of(self.table, self.id_column, source=self.source), self.id_column, self.source)
 
     def taken(self, rows: Rows) -> _PartyTable:
         """Return these rows of it, in their order."""
@@ -210,7 +221,8 @@ def _opened(
     found: list[_PartyTable] = []
     for name, source in sources.items():
         own = matching(text[name], source.names, source=source.name)
-        read = read_whole(source, text=own)
+        texts = {*own, *replace(common, id_column=ids[name]).text_ids}
+        read = read_whole(source, text=texts & {*source.names})
         given = parties[name] if isinstance(parties[name], str | os.PathLike) else read
         role: Role = "passive" if found else "active"
         found.append(_PartyTable(name, role, ids[name], read, source.name, given, origin_of(source), own, cells[name]))
@@ -252,12 +264,15 @@ def _labelled(active: _PartyTable, rows: Mapping[str, Rows], spec: TableSpec) ->
     return with_label(labels, spec.unlabelled, source=f"label column {spec.label!r} of {active.source}")
 
 
-def _joined(tables: Sequence[_PartyTable]) -> dict[str, Rows]:
+def _joined(tables: Sequence[_PartyTable], given: Mapping[str, object], rule: int) -> dict[str, Rows]:
     """Return which rows of each table are the common records, in the active party's order."""
     if tables[0].id_column is None:
         _check_counts(tables)
+        contradicted = refused(given, {table.name: table.table for table in tables})
+        if contradicted:
+            raise DataError(contradicted)
         return {table.name: np.arange(table.rows, dtype=np.int64) for table in tables}
-    places = {table.name: _places(table, table.id_column) for table in tables if table.id_column is not None}
+    places = {table.name: _places(table, table.id_column, rule) for table in tables if table.id_column is not None}
     first, *others = places.values()
     common = [name for name in first if all(name in other for other in others)]
     _check_common(len(common), tables)
@@ -273,24 +288,30 @@ def _check_counts(tables: Sequence[_PartyTable]) -> None:
         )
 
 
-def _places(table: _PartyTable, id_column: str) -> dict[bytes, int]:
+def _places(table: _PartyTable, id_column: str, rule: int) -> dict[bytes, int]:
     """Return each id's row."""
-    digests = read_digests(table.given, id_column, called=table.source)
+    digests = read_digests(table.given, id_column, called=table.source, rule=rule)
     return {digest.tobytes(): row for row, digest in enumerate(digests)}
 
 
 def _check_common(count: int, tables: Sequence[_PartyTable]) -> None:
     columns = ", ".join(f"column {table.id_column!r} of {table.source}" for table in tables)
+    hint = _would_match(tables) if any(count < table.rows for table in tables) else ""
+    asked = hint or "are ids written alike? 7 is '7', and '007' is another"
     if not count:
-        raise DataError(f"no id is in every table ({columns}); are they written alike? 7 is '7', and '007' is another")
-    losing = [table for table in tables if count < _FEW * table.rows]
+        raise DataError(f"no id is in every table ({columns}); {asked}")
+    losing = [table for table in tables if count < table.rows if hint or count < _FEW * table.rows]
     if losing:
         lost = ", ".join(f"{table.rows - count} of the {table.rows} records of {table.name}" for table in losing)
-        warnings.warn(
-            f"{lost} are left out, as only {count} are in every table ({columns}); are ids written alike? 7 is '7', "
-            "and '007' is another",
-            stacklevel=4,
-        )
+        warnings.warn(f"{lost} are left out, as only {count} are in every table ({columns}); {asked}", stacklevel=4)
+
+
+def _would_match(tables: Sequence[_PartyTable]) -> str:
+    """Return in words how many records more would be common, were ids written alike."""
+    names = {table.name: table.ids for table in tables}
+    first, *others = names
+    hints = {name: would_match(names[first], names[name]) for name in others}
+    return ", and ".join(f"{first} and {name}: {hint}" for name, hint in hints.items() if hint)
 
 
 def _described(tables: Sequence[_PartyTable], rows: Mapping[str, Rows], label: str) -> str:
@@ -397,7 +418,7 @@ def _divided(tables: Sequence[_PartyTable], specs: Mapping[str, TableSpec], *, d
         labels, classes = read_labels(target, task=spec.task, positive=spec.positive, source=where)
         split = split_rows(spec, active.table, labels, active.source)
     check_split(labels, *split, task=spec.task, source=where)
-    ids = ids_of_rows(active.table, spec.id_column, active.source)
+    ids = ids_of_rows(active.table, spec, active.source)
     held: dict[str, PartyData] = {}
     for table in tables:
         own = specs[table.name]
@@ -409,7 +430,7 @@ def _divided(tables: Sequence[_PartyTable], specs: Mapping[str, TableSpec], *, d
             encoded = fitted.apply(table.table, source=table.source)
         check_input(party, encoded, split[0], source=table.source)
         train, test = (records_of(encoded, ids[part], part, labels if table is active else None) for part in split)
-        provenance = Provenance(encoding=fitted, id_column=own.id_column)
+        provenance = Provenance(encoding=fitted, id_column=own.id_column, id_rule=own.id_rule)
         doubts = doubts_of(
             table.table,
             columns,

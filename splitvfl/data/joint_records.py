@@ -19,6 +19,8 @@ import pyarrow as pa
 from splitvfl.data.cell_format import AS_USUAL, CellFormat
 from splitvfl.data.columns import PartyData, Provenance, Records
 from splitvfl.data.encoding import Encoded, FittedEncoding
+from splitvfl.data.id_column import ids_in_table
+from splitvfl.data.id_hints import would_match
 from splitvfl.data.load import records_of
 from splitvfl.data.named_rows import rows_called
 from splitvfl.data.new_records import ROW_COLUMN, NamedBy, ids_from, named_by, named_in_tables, names_of
@@ -230,9 +232,10 @@ def _rows_of(first: _Table, other: _Table) -> Rows:
     absent = np.flatnonzero(other.ids[rows] != first.ids)
     if absent.size:
         shown = [str(first.names[int(row)].as_py()) for row in absent[:5]]
+        hint = would_match(*(ids_in_table(one.names, one.name_column, one.source) for one in (first, other)))
         raise DataError(
             f"{other.source} lacks {absent.size} of the {len(first.ids)} records of {first.source}, such as "
-            f"{listed(shown)}: leave them out there, or add them here"
+            f"{listed(shown)}: leave them out there, or add them here{hint and '; ' + hint}"
         )
     return rows
 

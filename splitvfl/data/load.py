@@ -20,7 +20,9 @@ from splitvfl.data.columns import Columns, PartyData, Provenance, Records, Verti
 from splitvfl.data.doubts import Doubt, doubts_of, label_doubts
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.fitting import fit_encoding
+from splitvfl.data.id_column import FIRST_RULE, ids_in_table, whole_number
 from splitvfl.data.labels import Labels, check_split, left_out, read_labels, with_label
+from splitvfl.data.old_ids import record_ids
 from splitvfl.data.partition import REST, ColumnClaim
 from splitvfl.data.plain_columns import declared_categories
 from splitvfl.data.ranges import as_ranges
@@ -28,7 +30,7 @@ from splitvfl.data.sets import DATA_SETS, TABLES, DataSet, digit_labels, file_of
 from splitvfl.data.sources import open_one, origin_of, read_whole
 from splitvfl.data.spec import Division, PartyClaim, TableSpec, check_parties
 from splitvfl.data.spelling import setting
-from splitvfl.data.split import random_split, record_ids, split_by_column
+from splitvfl.data.split import random_split, split_by_column
 from splitvfl.data.store import open_tables
 from splitvfl.data.tables import Rows, column_of, did_you_mean, is_text
 from splitvfl.errors import ArgumentError, DataError
@@ -119,7 +121,8 @@ def read_source(spec: TableSpec) -> tuple[pa.Table, Origin]:
         DataError: If the file is not found or cannot be read, or there are several.
     """
     source = open_one(spec.source, header=spec.header, written=spec.written())
-    return read_whole(source, text=spec.text(source.names, source=source.name)), origin_of(source)
+    text = {*spec.text(source.names, source=source.name), *spec.text_ids}
+    return read_whole(source, text=text & {*source.names}), origin_of(source)
 
 
 def as_written(
@@ -167,7 +170,7 @@ def _divided(spec: TableSpec, parties: Sequence[PartyClaim], table: pa.Table, or
     labels, classes = read_labels(target, task=spec.task, positive=spec.positive, source=where)
     split = split_rows(spec, table, labels, source)
     check_split(labels, *split, task=spec.task, source=where)
-    ids = ids_of_rows(table, spec.id_column, source)
+    ids = ids_of_rows(table, spec, source)
     held: dict[str, PartyData] = {}
     for party in parties:
         columns = division.held[party.name]
@@ -176,7 +179,7 @@ def _divided(spec: TableSpec, parties: Sequence[PartyClaim], table: pa.Table, or
         check_input(party, encoded, split[0], source=source)
         own = labels if party.role == "active" else None
         train, test = (records_of(encoded, ids[rows], rows, own) for rows in split)
-        provenance = Provenance(encoding=fitted, id_column=spec.id_column)
+        provenance = Provenance(encoding=fitted, id_column=spec.id_column, id_rule=spec.id_rule)
         doubts = doubts_of(table, columns, categories=spec.categories(division, source=source), written=written)
         if party.role == "active":
             doubts += label_doubts(table, spec.label)
@@ -294,7 +297,7 @@ def _read(name: str, file: Path | None, given: Mapping[str, Any]) -> tuple[pa.Ta
     make = DATA_SETS[name].make
     if make is not None:
         return make(), Origin(name, lambda row: f"{name}, row {row} (from 0)", typed=True, is_file=False)
-    how = {key: given[key] for key in _OF_CELLS if key in given}
+    how = {key: given[key] for key in (*_OF_CELLS, "id_column", "id_rule") if key in given}
     return read_source(TableSpec(source=file, **how))
 
 
@@ -340,15 +343,19 @@ def split_rows(spec: TableSpec, table: pa.Table, labels: Labels, source: str) ->
     return split_by_column(column, test_value=spec.test_value, source=where)
 
 
-def ids_of_rows(table: pa.Table, id_column: str | None, source: str) -> Rows:
-    """Return what the rows of a table are called: by their ids if these are whole numbers, and else by their number.
+def ids_of_rows(table: pa.Table, spec: TableSpec, source: str) -> Rows:
+    """Return the numbers by which the rows of a table are known: its ids if all are whole numbers, else from 0.
 
     Raises:
         DataError: If an id is missing or there twice.
     """
-    if id_column is None:
+    if spec.id_column is None:
         return np.arange(table.num_rows, dtype=np.int64)
-    return record_ids(column_of(table, id_column, source=source), source=f"id column {id_column!r} of {source}")
+    cells = column_of(table, spec.id_column, source=source)
+    if spec.id_rule == FIRST_RULE:
+        return record_ids(cells, source=f"id column {spec.id_column!r} of {source}")
+    whole = [whole_number(name) for name in ids_in_table(cells, spec.id_column, source)]
+    return np.arange(table.num_rows, dtype=np.int64) if None in whole else np.array(whole, np.int64)
 
 
 def party_of(

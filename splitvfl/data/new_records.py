@@ -10,20 +10,18 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from splitvfl.data.alignment import fill_dummies, read_alignment
 from splitvfl.data.columns import PartyData
 from splitvfl.data.encoding import FittedEncoding
-from splitvfl.data.ingest.records import ids_of
+from splitvfl.data.id_column import names_kept, numbers_of
 from splitvfl.data.load import party_of, records_of
 from splitvfl.data.named_rows import rows_called
 from splitvfl.data.party_file import RecordOrder, own_alignment
 from splitvfl.data.schema import FORMAT, SCHEMA_FILE, Role, has_format, read_data_schema
 from splitvfl.data.sources import open_one, origin_of, read_whole
-from splitvfl.data.split import record_ids
-from splitvfl.data.tables import Rows, column_of, is_text
+from splitvfl.data.tables import Rows, column_of
 from splitvfl.errors import DataError
 
 ROW_COLUMN = "row"
@@ -116,36 +114,25 @@ def named_in_tables(folder: Path) -> NamedBy:
     """
     if not has_format(folder.parent / SCHEMA_FILE, FORMAT):
         return "unknown"
-    by_rule: dict[str, NamedBy] = {"integer": "ids", "blake2b-63": "ids", "row": "rows", "aligned": "alignment"}
-    return by_rule[read_data_schema(folder.parent).ids.rule]
+    by_rule: dict[str, NamedBy] = {"row": "rows", "aligned": "alignment"}
+    return by_rule.get(read_data_schema(folder.parent).ids.rule, "ids")
 
 
 def names_of(table: pa.Table, id_column: str | None, source: str) -> pa.Array:
-    """Return what names the rows of a table: its id column, an empty text counting as none, or numbers from 0."""
+    """Return what names the rows of a table: its id column, or numbers from 0.
+
+    Raises:
+        DataError: If an id is no id.
+    """
     if id_column is None:
         return pa.array(np.arange(table.num_rows))
-    column = column_of(table, id_column, source=source)
-    return pc.if_else(pc.equal(column, ""), None, column) if is_text(column) else column
+    return names_kept(column_of(table, id_column, source=source), id_column, source)
 
 
 def ids_from(names: pa.Array, id_column: str | None, source: str) -> Rows:
-    """Return one id per row, alike for whole numbers that are kept as such and those that are kept as text.
+    """Return the number by which each row is known: of its id, or from 0.
 
     Raises:
-        DataError: If an id is missing or there twice, or two become one number.
+        DataError: If an id is missing or there twice.
     """
-    where = f"id column {id_column!r} of {source}"
-    record_ids(names, source=where)  # no id is missing, and none is there twice
-    if is_text(names):
-        names = _as_numbers(names.cast(pa.string()))
-    ids = ids_of(names)
-    if len(np.unique(ids)) < len(ids):
-        raise DataError(f"{where}: two ids are the same number, or the same 63-bit hash; ids must differ")
-    return ids
-
-
-def _as_numbers(names: pa.Array) -> pa.Array:
-    try:
-        return names.cast(pa.int64())
-    except pa.ArrowInvalid:  # text it is
-        return names
+    return np.asarray(names.to_numpy(), np.int64) if id_column is None else numbers_of(names, id_column, source)

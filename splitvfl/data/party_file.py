@@ -16,15 +16,15 @@ from splitvfl.data.columns import PartyData, Provenance, Records, TaskName
 from splitvfl.data.doubts import doubts_of, label_doubts
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.hashing import are_tested
-from splitvfl.data.ingest.records import ids_of
+from splitvfl.data.id_column import FIRST_RULE, numbers_of
 from splitvfl.data.labels import Labels, are_missing, check_split, read_labels
 from splitvfl.data.load import as_written, check_input, fit, party_of, read_source, records_of
 from splitvfl.data.named_rows import rows_called
+from splitvfl.data.old_ids import of_file
 from splitvfl.data.partition import REST
 from splitvfl.data.schema import PARTS, Part, Role
 from splitvfl.data.spec import PartyClaim, TableSpec
 from splitvfl.data.spelling import setting
-from splitvfl.data.split import record_ids
 from splitvfl.data.tables import Rows, column_of
 from splitvfl.errors import ArgumentError, DataError
 
@@ -50,8 +50,9 @@ def load_party(spec: TableSpec, party: PartyClaim, *, aligned: str | os.PathLike
 
     The split looks at each record's id alone (:func:`splitvfl.data.hashing.are_tested`), as that of ``splitvfl
     ingest`` does: parties with the same ids, seed and fraction split alike without talking. Aligned records are in the
-    order of their new ids. Others are in the file's order, called by the id column (whole numbers as they are, text by
-    its hash), or numbered from 0 without one: parties must then have the same records in the same order.
+    order of their new ids. Others are in the file's order, called by the id column
+    (:mod:`splitvfl.data.id_column`), or numbered from 0 without one: parties must then have the same records in the
+    same order.
 
     Dummies of a padded alignment, which the active party does not hold, get the columns and the label of a random
     record of their part, the same at every call: what they are filled from is kept in the alignment folder. They are
@@ -79,7 +80,7 @@ def load_party(spec: TableSpec, party: PartyClaim, *, aligned: str | os.PathLike
     division = spec.divide(table.column_names, _with_nobody(party), source=source)
     table, written = as_written(spec, division, table, division.held[name], origin)
     if alignment is None:
-        order = _file_order(table, spec.id_column, source)
+        order = _file_order(table, spec, source)
     else:
         alignment.check_source(spec.source)
         order = RecordOrder.of(alignment)
@@ -94,7 +95,7 @@ def load_party(spec: TableSpec, party: PartyClaim, *, aligned: str | os.PathLike
         encoded = fitted.apply(table, source=source)
     check_input(party, encoded, split[0], source=source)
     train, test = (_records(part, order, tested, encoded, labels) for part in PARTS)
-    provenance = Provenance(encoding=fitted, id_column=spec.id_column)
+    provenance = Provenance(encoding=fitted, id_column=spec.id_column, id_rule=spec.id_rule)
     doubts = doubts_of(table, held, categories=spec.categories(division, source=source), written=written)
     if spec.label is not None:
         doubts += label_doubts(table, spec.label)
@@ -167,16 +168,14 @@ class RecordOrder:
         return table.take(pa.array(self.rows[self.real])).combine_chunks()
 
 
-def _file_order(table: pa.Table, id_column: str | None, source: str) -> RecordOrder:
+def _file_order(table: pa.Table, spec: TableSpec, source: str) -> RecordOrder:
     rows = np.arange(table.num_rows, dtype=np.int64)
-    if id_column is None:
+    if spec.id_column is None:
         return RecordOrder(rows, rows)
-    column = column_of(table, id_column, source=source)
-    record_ids(column, source=f"id column {id_column!r} of {source}")  # no id is missing, and none is there twice
-    ids = ids_of(column.cast(pa.string() if pa.types.is_large_string(column.type) else column.type))
-    if len(np.unique(ids)) < len(ids):
-        raise DataError(f"id column {id_column!r} of {source}: two texts have the same 63-bit hash; number the records")
-    return RecordOrder(ids, rows)
+    column = column_of(table, spec.id_column, source=source)
+    if spec.id_rule != FIRST_RULE:
+        return RecordOrder(numbers_of(column, spec.id_column, source), rows)
+    return RecordOrder(of_file(column, source=f"id column {spec.id_column!r} of {source}"), rows)
 
 
 def _check_parts(name: str, split: tuple[Rows, Rows], test_fraction: float) -> None:

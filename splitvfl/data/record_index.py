@@ -4,8 +4,10 @@ An id that is asked for does not cross as it is, but as SHA-256 of the number of
 that can be guessed: whoever can list all ids finds out which one it was. It gives every id the same length, and no id
 of a record that only one of the parties knows stands in a message or a log.
 
-What is hashed is a whole number in decimal digits, and of any other text its 63-bit number
-(:func:`splitvfl.data.hashing.text_ids`), which is all that ingested tables keep of it.
+What is hashed is a whole number of 64 bits in decimal digits, and of any other id its 63-bit number
+(:func:`splitvfl.data.hashing.text_ids`), which is all that ingested tables keep of it. Where an earlier version of the
+rule for ids (:mod:`splitvfl.data.id_column`) hashed something else, records are found by both, and noise is drawn by
+what that version hashed.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from splitvfl.data.hashing import text_ids
-from splitvfl.data.id_column import Case, first_repeat, normalised
+from splitvfl.data.id_column import FIRST_RULE, ID_RULE, Case, first_repeat, normalised, whole_number
 from splitvfl.data.tables import Rows
 from splitvfl.errors import DataError
 
@@ -28,7 +30,8 @@ ID_BYTES = 32
 Digests = npt.NDArray[np.uint8]
 
 _PREFIX = b"splitvfl.serve.1\0"
-_WHOLE = re.compile(r"-?[1-9][0-9]{0,18}|0")
+# Numbers of 19 digits that 64 bits do not hold among them.
+_FIRST_WHOLE = re.compile(r"-?[1-9][0-9]{0,18}|0")
 
 
 def asked_digests(names: Iterable[str], *, run: str) -> Digests:
@@ -41,8 +44,9 @@ def asked_digests(names: Iterable[str], *, run: str) -> Digests:
     return _digests((_form(name) for name in names), run)
 
 
-def _form(name: str) -> bytes:
-    return b"i" + name.encode() if _WHOLE.fullmatch(name) else b"t%d" % text_ids([name])[0]
+def _form(name: str, rule: int = ID_RULE) -> bytes:
+    whole = _FIRST_WHOLE.fullmatch(name) if rule == FIRST_RULE else whole_number(name) is not None
+    return b"i" + name.encode() if whole else b"t%d" % text_ids([name])[0]
 
 
 def _digests(forms: Iterable[bytes], run: str) -> Digests:
@@ -61,7 +65,7 @@ class RecordIndex:
     Takes 72 bytes a digest.
 
     Args:
-        digests: All different, ``(k·n, 32)`` uint8: n records, each k times.
+        digests: ``(k·n, 32)`` uint8: n records, each k times; those of two records differ.
         records: Number of records, n. Default: as many as digests.
 
     Attributes:
@@ -76,8 +80,15 @@ class RecordIndex:
         self._places = order if records is None else order % records
 
     @classmethod
-    def of(cls, names: pa.Array, *, run: str, case: Case, source: str) -> RecordIndex:
+    def of(cls, names: pa.Array, *, run: str, case: Case, source: str, rule: int = ID_RULE) -> RecordIndex:
         """Return the index of records that have these names: whole numbers or text.
+
+        Args:
+            names: What the records are called.
+            run: Number of the run.
+            case: Whether letter case counts.
+            source: What to call the names in messages.
+            rule: Version of the rule by which noise was drawn before.
 
         Raises:
             DataError: If an id is empty, or there twice once it is written as it is compared.
@@ -93,7 +104,9 @@ class RecordIndex:
                 f"{source}: rows {first} and {second} (from 0) have the same id, {written[first]!r}, once blanks and "
                 "letter case count as agreed; ids must differ"
             )
-        return cls(digests)
+        before = [normalised(str(name), case, rule=rule) for name in names.to_pylist()]
+        own = _digests((_form(name, rule) for name in before), run)
+        return cls(own) if np.array_equal(own, digests) else cls(np.concatenate([own, digests]), records=len(own))
 
     @classmethod
     def of_numbers(cls, ids: Rows, *, run: str) -> RecordIndex:

@@ -138,17 +138,26 @@ class LabelSchema(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IdRule(msgspec.Struct, frozen=True, kw_only=True):
-    """How records are named: by whole numbers, by a hash of text, or by row numbers where there is no column.
+    """How records are named: by their ids, or by row numbers where there is no column.
 
     Attributes:
         column: The file's column, or ``None``.
-        rule: ``"integer"``, ``"blake2b-63"`` or ``"row"``; ``"aligned"`` where an alignment has given new ids.
+        rule: What their numbers are: ``"integer"``: all ids are whole numbers; ``"blake2b-63"``: hashes of text;
+            ``"mixed"``: both; ``"row"``; or ``"aligned"`` where an alignment has given new ids.
         digest: Digest of the aligned order; ``None`` without one.
+        id_rule: Version of the rule for ids (:mod:`splitvfl.data.id_column`). None is the first, by which tables go on
+            that were ingested by it (:mod:`splitvfl.data.old_ids`).
     """
 
     column: str | None
-    rule: Literal["integer", "blake2b-63", "row", "aligned"]
+    rule: Literal["integer", "blake2b-63", "mixed", "row", "aligned"]
     digest: str | None = None
+    id_rule: int | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def as_written(self) -> bool:
+        """Whether ids are read as they stand, by the newer rule."""
+        return self.id_rule is not msgspec.UNSET
 
 
 class SplitRule(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from splitvfl.data.arrow_source import PARQUET_SUFFIXES
-from splitvfl.data.id_column import Case
+from splitvfl.data.id_column import FIRST_RULE, Case
 from splitvfl.data.schema import has_format, read_schema
 from splitvfl.data.sharding import RULE, HeldShards
 from splitvfl.errors import DataError
@@ -45,6 +45,7 @@ class ShardingSchema(msgspec.Struct, frozen=True, kw_only=True):
         shards: Into how many.
         id_column: The column that decides.
         case: Whether letter case of ids counted.
+        id_rule: Version of the rule by which ids are written (:mod:`splitvfl.data.id_column`).
         division: A random number, in hexadecimal: shards of one division have the same.
         records: Number of records of each shard.
         files: Names of the files that were divided.
@@ -56,6 +57,7 @@ class ShardingSchema(msgspec.Struct, frozen=True, kw_only=True):
     shards: int
     id_column: str
     case: Case
+    id_rule: int = FIRST_RULE
     division: str
     records: tuple[int, ...]
     files: tuple[str, ...]
@@ -71,6 +73,7 @@ class ShardNote(msgspec.Struct, frozen=True, kw_only=True):
         shards: One of how many.
         id_column: Divided by which column.
         case: Whether letter case counted.
+        id_rule: By which version of the rule ids are written.
         division: Of which division.
         records: Number of its records.
     """
@@ -81,6 +84,7 @@ class ShardNote(msgspec.Struct, frozen=True, kw_only=True):
     shards: int
     id_column: str
     case: Case
+    id_rule: int = FIRST_RULE
     division: str
     records: int
 
@@ -92,6 +96,7 @@ class ShardNote(msgspec.Struct, frozen=True, kw_only=True):
             shards=sharding.shards,
             id_column=sharding.id_column,
             case=sharding.case,
+            id_rule=sharding.id_rule,
             division=sharding.division,
             records=sharding.records[shard],
         )
@@ -235,7 +240,7 @@ def held_shards(files: Sequence[Path], *, id_column: str, case: Case) -> HeldSha
     if len(places) == of_first.shards:
         return None
     _check_used_alike(first, of_first, id_column, case)
-    return HeldShards(tuple(sorted(places)), of_first.shards)
+    return HeldShards(tuple(sorted(places)), of_first.shards, of_first.id_rule)
 
 
 def _check_used_alike(file: Path, note: ShardNote, id_column: str, case: Case) -> None:

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from splitvfl.data.chunks import Chunk, Source
-from splitvfl.data.id_column import Case, check_id_column, first_repeat, names_in, repeated_id
+from splitvfl.data.id_column import ID_RULE, Case, check_id_column, first_repeat, names_in, repeated_id
 from splitvfl.data.ingest.progress import IngestStatus, Progress
 from splitvfl.data.partition import matching, patterns
 from splitvfl.data.schema import schema_bytes
@@ -102,7 +102,7 @@ def shard(
         source: Files with the same columns, or a table in memory, as a :class:`splitvfl.data.spec.TableSpec` names
             them.
         out: The folder to be made.
-        id_column: The column that names the records, of whole numbers or text.
+        id_column: The column that names the records.
         shards: Into how many, 1 to :data:`splitvfl.learning.batches.MOST_SHARDS`.
         case: Whether letter case of ids counts.
         text_columns: Columns of CSV files to keep as text whatever they look like, as names and patterns.
@@ -139,6 +139,7 @@ def shard(
             shards=shards,
             id_column=id_column,
             case=case,
+            id_rule=ID_RULE,
             division=secrets.token_hex(16),
             records=tuple(records.tolist()),
             files=tuple(one.name for one in sources),

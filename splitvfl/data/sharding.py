@@ -6,8 +6,9 @@ in decimal digits, text in Unicode's normal form C without blanks around it, wit
 on. So a record that two parties hold is in the shard of the same number at both, whatever their files look like, and
 no shard has to meet another one.
 
-The rule never changes: shards that were written by one version are read by all later ones. It hides nothing: whoever
-can guess an id knows its shard. Nor is it random: who chooses ids can choose in which shard they fall.
+Shards that were written by one version are read by all later ones: they say by which version of the rule their ids are
+written. It hides nothing: whoever can guess an id knows its shard. Nor is it random: who chooses ids can choose in
+which shard they fall.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self
 
 import numpy as np
@@ -23,8 +24,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from splitvfl.data.chunks import Chunk
-from splitvfl.data.id_column import Case, check_id_column, names_in, normalised
+from splitvfl.data.id_column import AS_IT_STANDS, ID_RULE, Case, check_id_column, names_in, normalised
 from splitvfl.data.sources import chunks, open_all
+from splitvfl.data.typed_cells import as_text, names_records
 from splitvfl.errors import ArgumentError, ConfigError, DataError
 from splitvfl.learning.batches import MOST_SHARDS
 
@@ -94,9 +96,14 @@ def shard_numbers(ids: object, shards: int, *, case: Case = "kept") -> Numbers:
     True
     """
     column = pa.array(ids) if not isinstance(ids, pa.Array | pa.ChunkedArray) else ids
-    if not any(test(column.type) for test in (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string)):
-        raise ArgumentError(f"expected ids that are whole numbers or text, got {column.type}")
-    names = [normalised(name or "", case) for name in column.cast(pa.large_string()).to_pylist()]
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if not names_records(column.type):
+        raise ArgumentError(f"expected ids that are whole numbers, text or UUIDs, got {column.type}")
+    try:
+        names = [normalised(name or "", case) for name in as_text(column).to_pylist()]
+    except DataError as error:
+        raise ArgumentError(f"id {error.row} (from 0): {error}") from error
     if "" in names:
         raise ArgumentError(f"id {names.index('')} (from 0) is missing or empty")
     return shard_of(id_hashes(names), shards)
@@ -109,6 +116,7 @@ class HeldShards:
     Attributes:
         numbers: Which, ascending.
         shards: How many there are in all.
+        id_rule: Version of the rule by which ids are written (:mod:`splitvfl.data.id_column`).
 
     Raises:
         ArgumentError: If there is no such shard, or one is named twice.
@@ -119,6 +127,7 @@ class HeldShards:
 
     numbers: tuple[int, ...]
     shards: int
+    id_rule: int = field(default=ID_RULE, compare=False)
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -161,11 +170,11 @@ class HeldShards:
         """
         sources = open_all(source)
         check_id_column(sources, column)
-        for chunk in chunks(sources, {column: pa.string()}):
+        for chunk in chunks(sources, {column: AS_IT_STANDS}):
             self._check_chunk(chunk, column, case)
 
     def _check_chunk(self, chunk: Chunk, column: str, case: Case) -> None:
-        numbers = shard_of(id_hashes(names_in(chunk, column, case)), self.shards)
+        numbers = shard_of(id_hashes(names_in(chunk, column, case, rule=self.id_rule)), self.shards)
         strange = np.flatnonzero(~np.isin(numbers, self.numbers))
         if strange.size:
             row = int(strange[0])

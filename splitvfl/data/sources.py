@@ -184,7 +184,7 @@ def _filtered(chunk: Chunk, kept: npt.NDArray[np.bool_]) -> Chunk:
 
 
 def cells_at(
-    sources: Sequence[Source], column: str, kind: pa.DataType, rows: Sequence[int]
+    sources: Sequence[Source], column: str, kind: pa.DataType | None, rows: Sequence[int]
 ) -> list[tuple[str, object]]:
     """Return place and value of a column in some rows, ascending and counted over all files, by a look at all."""
     found: list[tuple[str, object]] = []

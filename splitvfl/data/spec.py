@@ -9,6 +9,7 @@ from typing import NamedTuple, get_args
 from splitvfl.data.cell_format import CellFormat, cell_format
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Encoding, Scale, check_one_of
+from splitvfl.data.id_column import FIRST_RULE, ID_RULE
 from splitvfl.data.labels import Positive, Unlabelled
 from splitvfl.data.partition import REST, ColumnClaim, divide, matching, patterns
 from splitvfl.data.ranges import GivenRanges
@@ -89,6 +90,8 @@ class TableSpec(Encoding):
             ``"standard"``, of logarithms. Gaps that may be filled get the middle, and a mark in every column.
         categorical_columns: Numeric columns that hold categories, as names and patterns; text always does.
         text_columns: Columns whose text stays as it stands whatever it looks like; those of CSV files are read as text.
+        id_rule: Version of the rule for ids (:mod:`splitvfl.data.id_column`); an earlier one is for what an earlier
+            version of splitvfl began.
         missing_values: What says that nothing is known, such as ``["?", "-"]``: gaps in every column but those of
             ``text_columns``. In columns of numbers, empty cells and what pandas takes for missing (``NA``, ``null``,
             ``None``) are gaps without being named; in columns of text they are not.
@@ -121,6 +124,7 @@ class TableSpec(Encoding):
     decimal: str | None = None
     thousands: str | None = None
     units: Cells = ()
+    id_rule: int = ID_RULE
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -147,6 +151,11 @@ class TableSpec(Encoding):
         """
         text = self.text(names, source=source) if names else ()
         return cell_format(self.missing_values, self.decimal, self.thousands, self.units, text)
+
+    @property
+    def text_ids(self) -> frozenset[str]:
+        """The id column, as a set, where that of a CSV file is read as text."""
+        return frozenset() if self.id_column is None or self.id_rule == FIRST_RULE else frozenset([self.id_column])
 
     def roles(self, names: Collection[str], *, source: str) -> dict[str, str]:
         """Return the columns that are no features, and what they are instead.

@@ -1,4 +1,4 @@
-"""Training and test rows, and the names that records go by."""
+"""Training and test rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from splitvfl.data.labels import Labels, class_named
 from splitvfl.data.spelling import setting
-from splitvfl.data.tables import Rows, is_text
+from splitvfl.data.tables import Rows
 from splitvfl.errors import ArgumentError, DataError
 
 
@@ -81,34 +81,3 @@ def split_by_column(column: pa.Array, *, test_value: object, source: str) -> tup
         found = pc.unique(column).to_pylist()[:8]
         raise DataError(f"{source} holds {found}; expected {test_value!r} in some rows and not in others")
     return np.flatnonzero(~tested), np.flatnonzero(tested)
-
-
-def record_ids(column: pa.Array, *, source: str) -> Rows:
-    """Return one id per row: whole numbers as they are; for text, once no two are alike, the row's number from 0.
-
-    Raises:
-        DataError: If an id is missing or occurs twice, or ids are neither whole numbers nor text.
-    """
-    if column.null_count:
-        raise DataError(f"{source} has no id in {column.null_count} rows")
-    if not is_text(column) and not pa.types.is_integer(column.type):
-        raise DataError(
-            f"{source} must hold whole numbers or text, got {column.type}; have ids beyond 64 bits read as text: "
-            f"{setting('text_columns')}"
-        )
-    seen: dict[object, int] = {}
-    for row, value in enumerate(column.to_pylist()):
-        if seen.setdefault(value, row) != row:
-            raise DataError(
-                f"{source} holds {value!r} in rows {seen[value]} and {row} (from 0); ids must differ: take "
-                "all but one out"
-            )
-    if is_text(column):
-        return np.arange(len(column), dtype=np.int64)
-    try:
-        ids: Rows = pc.cast(column, pa.int64()).to_numpy()
-    except pa.ArrowInvalid as error:
-        raise DataError(
-            f"{source} holds numbers beyond 64 bits; have it read as text: {setting('text_columns')}"
-        ) from error
-    return ids

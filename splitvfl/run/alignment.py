@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from splitvfl.data.alignment import AlignmentSchema, check_alignment_target, write_alignment
-from splitvfl.data.id_column import fingerprint, read_digests
+from splitvfl.data.id_column import AS_IT_STANDS, ID_RULE, fingerprint, names_in, read_digests
+from splitvfl.data.id_hints import written_oddly
 from splitvfl.data.schema import Role
 from splitvfl.data.shard_files import held_shards
 from splitvfl.data.sharding import HeldShards
-from splitvfl.data.sources import find_files
+from splitvfl.data.sources import chunks, find_files, open_all
 from splitvfl.errors import ConfigError, DataError
 from splitvfl.exchange.psi import Aligned, AlignmentProgress, Mode, Overlap, Terms, align
 from splitvfl.exchange.psi_buckets import align_in_buckets
@@ -122,6 +123,7 @@ def run_alignment(
         return _run_in_buckets(job, notify, progress)
     digests = read_digests(job.files, job.id_column, case=job.terms.case)
     notify(f"{len(digests):,} records, column {job.id_column!r}")
+    _tell_odd_ids(job, notify)
     half = align(job.party, tuple(job.peers), digests, job.terms, progress=progress)
     source = fingerprint(digests)
     del digests
@@ -131,12 +133,23 @@ def run_alignment(
     return found
 
 
+def _tell_odd_ids(job: AlignmentJob, notify: Callable[[str], None]) -> None:
+    """Say which ids a partner may have written otherwise, out of this party's own alone, before anybody is met.
+
+    How many of the partner's would match otherwise is not compared: that would be another intersection.
+    """
+    read = chunks(open_all(job.files), {job.id_column: AS_IT_STANDS})
+    odd = written_oddly(name for chunk in read for name in names_in(chunk, job.id_column, job.terms.case))
+    if odd:
+        notify(f"{odd}; '007', '7.0' and '7' are three ids: all parties must write them alike")
+
+
 def _with_shards(job: AlignmentJob) -> AlignmentJob:
     """Have the terms say which shards are aligned, if not all records are, after a look at whether all belong there."""
     noted = held_shards(find_files(job.files), id_column=job.id_column, case=job.terms.case)
     if job.shards is not None and noted not in (None, job.shards):
         raise DataError(f"{job.files[0].name} says that it is shard {noted}, and it was given as shard {job.shards}")
-    held = job.shards or noted
+    held = noted or job.shards  # files say by which rule they were divided
     if held is None:
         return job
     held.check(job.files, job.id_column, case=job.terms.case)
@@ -227,6 +240,7 @@ def _write(job: AlignmentJob, found: Aligned, source: str) -> None:
         files=tuple(file.name for file in job.files),
         id_column=job.id_column,
         case=job.terms.case,
+        id_rule=ID_RULE,
         source=source,
         secret=secrets.token_hex(32),
         shards=job.terms.shards,

@@ -22,9 +22,9 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 
 from splitvfl.data.id_column import (
+    AS_IT_STANDS,
     DIGEST_BYTES,
     Case,
     Digests,
@@ -114,7 +114,7 @@ class BucketFolder:
     def _fill(self, case: Case) -> str:
         """Put all ids into their buckets, and return the fingerprint of the column."""
         digest, rows, waiting = hashlib.sha256(), 0, []
-        for chunk in chunks(self._sources, {self._column: pa.string()}):
+        for chunk in chunks(self._sources, {self._column: AS_IT_STANDS}):
             content = b"".join(map(id_digest, names_in(chunk, self._column, case)))
             digest.update(content)
             waiting.append(np.frombuffer(content, np.uint8).reshape(-1, DIGEST_BYTES))

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import FittedEncoding
+from splitvfl.data.id_column import FIRST_RULE, ID_RULE
 from splitvfl.data.schema import SCHEMA_FILE, VOCABULARY_FILE, Role
 from splitvfl.data.transform import Transform, transform_of
 from splitvfl.data.writing import draft
@@ -86,6 +87,7 @@ class HalfSchema(msgspec.Struct, frozen=True, kw_only=True):
             one was given in Python that predicts otherwise than the usual one.
         test: Of a run in one process: digest of the party's test records
             (:func:`splitvfl.data.digests.encoded_digest`).
+        id_rule: Version of the rule for ids when it was trained (:mod:`splitvfl.data.id_column`); none is the first.
         digest: SHA-256 of all of this, with an empty text in this place.
     """
 
@@ -111,7 +113,13 @@ class HalfSchema(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, str]
     loss: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     test: str | msgspec.UnsetType = msgspec.UNSET
+    id_rule: int | msgspec.UnsetType = msgspec.UNSET
     digest: str = ""
+
+    @property
+    def rule_of_ids(self) -> int:
+        """Version of the rule for ids that this half keeps."""
+        return FIRST_RULE if self.id_rule is msgspec.UNSET else self.id_rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +134,7 @@ class Origin:
         epoch: Epoch whose weights are kept, from 1; 0 where the others are not to know.
         encoding: How the columns became numbers, if they came from the party's own file.
         id_column: The column of that file that names the records.
+        id_rule: Version of the rule by which ids were written.
         loss: The section that names the label party's loss, if there is one.
         tables: The party's table folder, if the columns came from one.
         test: Digest of its test records, if they are to be known again.
@@ -138,6 +147,7 @@ class Origin:
     epoch: int
     encoding: FittedEncoding | None = None
     id_column: str | None = None
+    id_rule: int = ID_RULE
     loss: Settings | None = None
     tables: Path | None = None
     test: str | None = None
@@ -240,6 +250,7 @@ def _described(party: ActiveParty | PassiveParty, origin: Origin, files: Mapping
         files=dict(files),
         loss=_loss_of(party, origin),
         test=msgspec.UNSET if origin.test is None else origin.test,
+        id_rule=msgspec.UNSET if origin.id_rule == FIRST_RULE else origin.id_rule,
     )
 
 

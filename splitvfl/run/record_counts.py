@@ -9,7 +9,6 @@ then: too often, never too rarely.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from typing import Final
 
@@ -18,8 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from splitvfl.data.hashing import text_ids
-from splitvfl.data.id_column import normalised
+from splitvfl.data.id_column import id_numbers, normalised, whole_number
 
 Marks = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.int64]
@@ -27,8 +25,6 @@ Forms = npt.NDArray[np.int64]
 
 # What the number of a record is: itself, the hash of a text, or a row of a file without ids.
 _NUMBER, _TEXT, _ROW = 0, 1, 2
-_WHOLE: Final = re.compile(r"-?[1-9][0-9]{0,18}|0")
-_NUMBERS: Final = np.iinfo(np.int64)
 _MOST_RECENT: Final = 1 << 18
 
 
@@ -46,15 +42,8 @@ def record_forms(names: pa.Array, *, rows: bool) -> Forms:
         numbers = names.to_numpy(zero_copy_only=False).astype(np.int64)
         return np.stack([np.full(len(numbers), _ROW if rows else _NUMBER), numbers], axis=1)
     written = [normalised(str(name), "folded") for name in names.to_pylist()]
-    whole = np.fromiter(map(_is_number, written), bool, len(written))
-    hashed = text_ids(written)
-    numbers = [int(name) if own else 0 for name, own in zip(written, whole.tolist(), strict=True)]
-    return np.stack([np.where(whole, _NUMBER, _TEXT), np.where(whole, numbers, hashed)], axis=1).astype(np.int64)
-
-
-def _is_number(name: str) -> bool:
-    """Return whether a text is what a whole number of 64 bits is written as."""
-    return _WHOLE.fullmatch(name) is not None and _NUMBERS.min <= int(name) <= _NUMBERS.max
+    whole = np.array([whole_number(name) is not None for name in written], bool)
+    return np.stack([np.where(whole, _NUMBER, _TEXT), id_numbers(written)], axis=1).astype(np.int64)
 
 
 def marks_of(forms: Forms, key: bytes) -> Marks:

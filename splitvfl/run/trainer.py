@@ -660,6 +660,7 @@ def _origin(party: Party, made: MadeBy, **moment: Any) -> Origin:
         loss=made.loss,
         encoding=own.encoding,
         id_column=own.id_column,
+        id_rule=own.id_rule,
         tables=own.tables,
         test=encoded_digest(party.data.test),
         **moment,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import unicodedata
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitvfl.data.id_column import fingerprint, first_repeat, id_digest, normalised, read_digests
+from splitvfl.data.id_column import FIRST_RULE, fingerprint, first_repeat, id_digest, normalised, read_digests
 from splitvfl.errors import DataError
 
 
@@ -40,13 +43,11 @@ def test_cells_of_csv_files_are_taken_as_they_are_written(tmp_path: Path) -> Non
 def test_whole_numbers_are_in_decimal_wherever_they_stand(tmp_path: Path) -> None:
     names = ["-3", "0", "9007199254740993"]
     assert names_in(csv_file(tmp_path, *names), names)
-    for kind in (pa.int64(), pa.decimal128(20, 0)):
-        path = parquet_file(tmp_path, pa.array([int(name) for name in names]).cast(kind))
-        if kind == pa.int64():
-            assert names_in(path, names)
-        else:
-            with pytest.raises(DataError, match="must hold whole numbers or text"):
-                read_digests(path, "customer")
+    for kind in (pa.int64(), pa.decimal128(20, 0), pa.decimal128(22, 2)):
+        assert names_in(parquet_file(tmp_path, pa.array([int(name) for name in names]).cast(kind)), names)
+    assert names_in(parquet_file(tmp_path, pa.array([2**64 - 1], pa.uint64())), [f"{2**64 - 1}"])
+    for floats in (pa.float16(), pa.float32(), pa.float64()):
+        assert names_in(parquet_file(tmp_path, pa.array(np.array([7, -0.0, -3]), floats)), ["7", "0", "-3"])
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
@@ -104,9 +105,38 @@ def test_a_missing_number_is_named_with_its_place(tmp_path: Path) -> None:
         read_digests(parquet_file(tmp_path, pa.array([1, None])), "customer")
 
 
-def test_fractions_are_no_ids(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"id column 'customer' of people.parquet must hold whole numbers or text"):
-        read_digests(parquet_file(tmp_path, pa.array([1.0, 2.0])), "customer")
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (pa.array([1.0, 2.5]), r"people.parquet, row 1 \(from 0\), column 'customer': 2.5 is a fraction"),
+        (pa.array([1.0, None]), r"people.parquet, row 1 \(from 0\), column 'customer': there is no id"),
+        (pa.array([1.0, 2.0**53]), r"row 1 .*9.0072e\+15 is too large to be exact as double"),
+        (pa.array([1.0, 2.0**24], pa.float32()), r"row 1 .*1.67772e\+07 is too large to be exact as float"),
+        (pa.array([1, np.inf]), "row 1 .*inf is too large"),
+        (pa.array([Decimal("1.00"), Decimal("1.25")]), "row 1 .*1.25 is a fraction"),
+        (pa.array([b"k1", b"\xff\x00"]), "row 1 .*the bytes ff00 are no text in UTF-8"),
+        (pa.array([True]), "id column 'customer' of people.parquet must hold whole numbers, text or UUIDs, and holds"),
+        (pa.array([datetime(2026, 5, 4)]), "must hold whole numbers, text or UUIDs, and holds timestamp"),
+    ],
+)
+def test_what_is_no_id(tmp_path: Path, cells: pa.Array, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_digests(parquet_file(tmp_path, cells), "customer")
+
+
+def test_uuids_are_alike_in_any_case_and_type_and_other_text_is_not(tmp_path: Path) -> None:
+    name = "123e4567-e89b-12d3-a456-426614174000"
+    typed = pa.array([UUID(name)])
+    assert str(typed.type) == "extension<arrow.uuid>"
+    assert names_in(parquet_file(tmp_path, typed), [name])
+    assert names_in(csv_file(tmp_path, f" {name.upper()} "), [name])
+    assert names_in(csv_file(tmp_path, name.upper().replace("-", "")), [name.upper().replace("-", "")])
+    assert normalised(name.upper(), rule=FIRST_RULE) == name.upper()
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(2)])
+def test_bytes_are_what_they_are_in_utf_8(tmp_path: Path, kind: pa.DataType) -> None:
+    assert names_in(parquet_file(tmp_path, pa.array([b"07", "ü".encode()]).cast(kind)), ["07", "ü"])
 
 
 def test_a_column_that_is_not_there_is_named_with_the_nearest(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_party_alone_encodes_its_columns_as_all_do_together(table: Path) -> No
         ({"passive": {"bank": "PAY_*"}}, "no party claims 'AGE', 'job' of shop.csv"),
         ({"label": "job"}, "label column 'job' of shop.csv holds 'clerk', 'nurse'; a binary task needs 0 and 1"),
         ({"split_column": "part", "drop": "id", "test_value": "x"}, "split column 'part' of shop.csv holds"),
-        ({"id_column": "job", "drop": "id, part"}, "id column 'job' of shop.csv holds"),
+        ({"id_column": "job", "drop": "id, part"}, "column 'job': id 'clerk' is there already in shop.csv, row 0"),
     ],
 )
 def test_what_does_not_fit_the_table(table: Path, settings: dict[str, Any], message: str) -> None:

@@ -100,9 +100,12 @@ def test_names_are_kept_as_they_stand_in_the_file(trained: PartyFile, tmp_path: 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (["c1,1,x,", "c2,2,x,", "c1,3,x,"], "'c1' in rows 0 and 2"),
-        (["c1,1,x,", ",2,x,"], "has no id in 1 rows"),
-        (["07,1,x,", "7,2,x,"], "two ids are the same number"),
+        (
+            ["c1,1,x,", "c2,2,x,", "c1,3,x,"],
+            "row 2 (from 0), column 'customer': id 'c1' is there already in new.csv, row 0",
+        ),
+        (["c1,1,x,", ",2,x,"], "new.csv, row 1 (from 0), column 'customer': there is no id"),
+        ([" 7,1,x,", "7,2,x,"], "row 1 (from 0), column 'customer': id '7', which is ' 7' once normalised, is there"),
         (["c1,old,x,"], "new.csv, line 2, column 'age': expected a number, got 'old'"),
     ],
 )

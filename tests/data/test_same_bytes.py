@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from splitvfl.data import VerticalData, arrow_source, load
+from splitvfl.data.id_column import FIRST_RULE
 from tests.tables import ingest, load_party
 
 ROWS = 40
@@ -90,7 +91,14 @@ def in_memory(data: VerticalData) -> str:
     return digest(*parts)
 
 
-WANTED: dict[str, Any] = {"label": "y", "missing": "indicator", "categorical_columns": "c2, c3", "min_count": 2}
+# What an earlier version began goes on by its rule for ids.
+WANTED: dict[str, Any] = {
+    "id_rule": FIRST_RULE,
+    "label": "y",
+    "missing": "indicator",
+    "categorical_columns": "c2, c3",
+    "min_count": 2,
+}
 PARTIES: dict[str, Any] = {"active": "n1, c1", "active_name": "shop", "passive": {"ads": "rest"}}
 
 
@@ -126,6 +134,7 @@ def test_tables_on_disk(file: Path, scale: str, buckets: int | None, tmp_path: P
 
 
 ROUGH: dict[str, Any] = {
+    "id_rule": FIRST_RULE,
     "label": "y",
     "id_column": "name",
     "missing": "indicator",

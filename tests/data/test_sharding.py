@@ -77,9 +77,16 @@ def test_ids_come_in_arrays_of_any_kind(kind: pa.DataType) -> None:
     assert shard_numbers(np.array([0, 7]), 8).tolist() == [6, 3]
 
 
-@pytest.mark.parametrize("ids", [[1.0, 2.0], [True], [b"a"], []])
-def test_ids_of_other_kinds_are_refused(ids: list[Any]) -> None:
-    with pytest.raises(ArgumentError, match="expected ids that are whole numbers or text"):
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([1.5, 2.0], r"id 0 \(from 0\): 1.5 is a fraction"),
+        ([True], "expected ids that are whole numbers, text or UUIDs, got bool"),
+        ([b"a", b"\xff"], r"id 1 \(from 0\): the bytes ff are no text"),
+    ],
+)
+def test_ids_of_other_kinds_are_refused(ids: list[Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
         shard_numbers(ids, 8)
 
 

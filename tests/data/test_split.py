@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from sklearn.model_selection import train_test_split
 
-from splitvfl.data.split import random_split, record_ids, split_by_column
+from splitvfl.data.old_ids import record_ids
+from splitvfl.data.split import random_split, split_by_column
 from splitvfl.errors import ArgumentError, DataError
 
 

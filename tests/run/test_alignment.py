@@ -104,6 +104,18 @@ def test_nothing_in_common_is_said_at_both_and_nothing_written(tmp_path: Path) -
     assert list((tmp_path / "aligned").iterdir()) == []
 
 
+def test_ids_that_a_partner_may_write_otherwise_are_counted_at_home(tmp_path: Path) -> None:
+    town, said = Town(tmp_path, telecom=(10, 60)), {"bank": list[str](), "telecom": list[str]()}
+    town.files["bank"].write_text("customer,age\n007,1\n08,1\n9.0,1\nc20,1\n")
+    with ThreadPoolExecutor(2) as pool:
+        for run in [
+            pool.submit(lambda name: run_alignment(town.job(name), notify=said[name].append), name) for name in said
+        ]:
+            run.result()
+    assert any(line.startswith("2 of your ids have leading zeros, 1 has .0 at the end;") for line in said["bank"])
+    assert not any("leading zeros" in line for line in said["telecom"])
+
+
 def test_differing_terms_are_named_at_both(tmp_path: Path) -> None:
     town = Town(tmp_path, telecom=(10, 60))
     with ThreadPoolExecutor(2) as pool:

@@ -200,17 +200,17 @@ def _party_schema(
         field_sizes=tuple(coded.fields.values()),
         encoders=encoders,
         label=learned.label if party.role == "active" else None,
-        agreed=_agreed(plan),
+        agreed=_agreed(plan, survey),
         id_fingerprints=written.id_fingerprints,
         dummies=written.dummies,
     )
 
 
-def _agreed(plan: Plan) -> str:
+def _agreed(plan: Plan, survey: Survey) -> str:
     """Return a fingerprint of what parties that ingest apart must have chosen alike."""
     split = [plan.split.rule, plan.split.fraction, plan.split.seed]
     aligned = [] if plan.aligned is None else [plan.aligned.schema.digest]
-    terms = [FORMAT, VERSION, plan.ids.rule, *split, *aligned]
+    terms = [FORMAT, VERSION, survey.ids_by(plan.ids).rule, *split, *aligned]
     return hashlib.blake2b(msgspec.json.encode(terms), digest_size=16).hexdigest()
 
 
@@ -224,7 +224,7 @@ def data_schema(plan: Plan, survey: Survey, learned: FittedColumns, written: Wri
         description=described,
         rows=written.sizes,
         positive_share=written.positives / survey.rows if binary else None,
-        ids=plan.ids,
+        ids=survey.ids_by(plan.ids),
         split=plan.split,
         label_column=plan.label_column,
         dropped=plan.dropped,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from splitvfl.data.alignment import Alignment
 from splitvfl.data.chunks import Kind, Source
+from splitvfl.data.id_column import FIRST_RULE, check_id_column
 from splitvfl.data.ingest.plan import Plan, check_aligned, planned
 from splitvfl.data.ingest.settings import check_alike
 from splitvfl.data.ingest.statistics import ShardFolder
@@ -80,6 +81,8 @@ class AllShards:
         for source in sources:
             source.written = spec.written(self.names, source=where)
         check_kinds(sources, self.kinds)
+        if spec.id_column is not None and spec.id_rule != FIRST_RULE:
+            check_id_column(sources, spec.id_column)
         if aligned is not None:
             check_aligned(spec, claims, aligned)
         return planned(self.names, self.kinds, spec, claims, where=where, name=name, hashing=hashing, aligned=aligned)

@@ -16,6 +16,7 @@ from splitvfl.data.chunks import Kind, Mask, Source
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Missing, Scale
 from splitvfl.data.hashing import hash_key, key_name
+from splitvfl.data.id_column import AS_IT_STANDS, FIRST_RULE, check_id_column
 from splitvfl.data.ingest.records import cell_value
 from splitvfl.data.labels import Positive
 from splitvfl.data.partition import matching, patterns
@@ -156,12 +157,15 @@ class Plan:
         return 0 if self.labelled is None else int((~self.labelled).sum())
 
     @property
-    def types(self) -> dict[str, pa.DataType]:
-        """The type that each column is read with."""
-        return {
+    def types(self) -> dict[str, pa.DataType | None]:
+        """The type that each column is read with; ids as they stand."""
+        types: dict[str, pa.DataType | None] = {
             name: read_type(kind, numeric=name in self.scales or name == self.label)
             for name, kind in self.kinds.items()
         }
+        if self.ids.as_written and self.ids.column is not None:
+            types[self.ids.column] = AS_IT_STANDS
+        return types
 
 
 def read_type(kind: Kind, *, numeric: bool) -> pa.DataType:
@@ -216,6 +220,8 @@ def make_plan(
     names, where = sources[0].names, sources[0].name
     spec = with_declared(spec, sources)
     text = text_columns(names, spec, parties, where=where)
+    if spec.id_column is not None:
+        check_id_column(sources, spec.id_column)
     kinds = infer_kinds(sources, needed_columns(names, spec, parties, where=where), text=text)
     return planned(names, kinds, spec, parties, where=where, name=name, hashing=hashing, aligned=aligned)
 
@@ -240,15 +246,21 @@ def with_declared(spec: TableSpec, sources: Sequence[Source]) -> TableSpec:
 def needed_columns(
     names: Sequence[str], spec: TableSpec, parties: Sequence[PartyClaim], *, where: str
 ) -> tuple[str, ...]:
-    """Return the columns that are read: features, and the label, id and split column; raises as :func:`make_plan`."""
-    return (*spec.divide(names, parties, source=where).kept, *spec.roles(names, source=where))
+    """Return the columns whose cells must be of one kind: features, label and split column; raises as `make_plan`.
+
+    An id column is none of them: its cells are read as they stand. By the first rule for ids it is.
+    """
+    roles = spec.roles(names, source=where)
+    wanted = [name for name in roles if name != spec.id_column or spec.id_rule == FIRST_RULE]
+    return (*spec.divide(names, parties, source=where).kept, *wanted)
 
 
 def text_columns(
     names: Sequence[str], spec: TableSpec, parties: Sequence[PartyClaim], *, where: str
 ) -> tuple[str, ...]:
     """Return those of CSV files that are read as text whatever they look like; raises as :func:`make_plan`."""
-    return matching(patterns(spec.text_columns), needed_columns(names, spec, parties, where=where), source=where)
+    known = (*needed_columns(names, spec, parties, where=where), *spec.text_ids)
+    return matching(patterns(spec.text_columns), known, source=where)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +353,7 @@ def planned(
         label=spec.label,
         label_column=spec.label,
         positive=_positive(spec, kinds),
-        ids=_ids_by(spec.id_column, kinds, where, aligned),
+        ids=_ids_by(spec, kinds, aligned),
         split=_split_rule(spec, kinds),
         dropped=division.dropped,
         parties=tuple(
@@ -424,17 +436,14 @@ def _positive(spec: TableSpec, kinds: Mapping[str, Kind]) -> Positive | None:
     return cell_value(spec.positive, kinds[spec.label])
 
 
-def _ids_by(column: str | None, kinds: Mapping[str, Kind], where: str, aligned: Alignment | None) -> IdRule:
+def _ids_by(spec: TableSpec, kinds: Mapping[str, Kind], aligned: Alignment | None) -> IdRule:
     if aligned is not None:
         return _aligned_ids(aligned)
-    if column is None:
+    if spec.id_column is None:
         return IdRule(column=None, rule="row")
-    if kinds[column] not in ("integer", "text"):
-        raise DataError(
-            f"id column {column!r} of {where} must hold whole numbers or text, and holds fractions, gaps, truth values "
-            f"or numbers beyond 64 bits; have it read as text if that is meant ({setting('text_columns')})"
-        )
-    return IdRule(column=column, rule="integer" if kinds[column] == "integer" else "blake2b-63")
+    if spec.id_rule != FIRST_RULE:
+        return IdRule(column=spec.id_column, rule="mixed", id_rule=spec.id_rule)  # until they are seen
+    return IdRule(column=spec.id_column, rule="integer" if kinds[spec.id_column] == "integer" else "blake2b-63")
 
 
 def _aligned_ids(aligned: Alignment) -> IdRule:
@@ -511,7 +520,9 @@ def _kinds_like(
     sources: Sequence[Source], data: DataSchema, encoders: Mapping[str, Encoder], label: LabelSchema | None
 ) -> dict[str, Kind]:
     kinds: dict[str, Kind] = {name: encoder.kind for name, encoder in encoders.items()}
-    if data.ids.column is not None and data.ids.rule != "aligned":
+    if data.ids.as_written and data.ids.column is not None:
+        check_id_column(sources, data.ids.column)
+    elif data.ids.column is not None and data.ids.rule != "aligned":
         kinds[data.ids.column] = "integer" if data.ids.rule == "integer" else "text"
     if label is not None:
         kinds[label.column] = label.kind

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from splitvfl.data.chunks import Kind, Mask
 from splitvfl.data.columns import LABEL_DTYPES, TaskName
-from splitvfl.data.hashing import mix64, text_ids
+from splitvfl.data.hashing import mix64
 from splitvfl.data.labels import Labels, Positive, check_split, read_labels
 from splitvfl.data.schema import LabelSchema
 from splitvfl.errors import DataError
@@ -26,14 +26,6 @@ MOST_CLASSES = 10_000
 _PARTS = 64
 _PIECE = 8 << 20
 _ENTRY = np.dtype([("id", "<i8"), ("row", "<i8")])
-
-
-def ids_of(column: pa.Array) -> Ids:
-    """Return one id per row: whole numbers as they are, text by :func:`splitvfl.data.hashing.text_ids`."""
-    if pa.types.is_string(column.type):
-        return text_ids(column.to_pylist())
-    ids: Ids = column.to_numpy().astype(np.int64, copy=False)
-    return ids
 
 
 class Repeated(NamedTuple):

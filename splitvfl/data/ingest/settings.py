@@ -10,6 +10,7 @@ import msgspec
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Missing, Scale
 from splitvfl.data.hashing import hash_key, key_name
+from splitvfl.data.id_column import FIRST_RULE
 from splitvfl.data.ingest.plan import Hashing, check_ingested
 from splitvfl.data.partition import ColumnClaim, patterns
 from splitvfl.data.ranges import Bounds, as_ranges
@@ -40,6 +41,7 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         hash_fields: Which fields are hashed; ``None``: all.
         hash_key: Fingerprint of the key, never the key; ``None`` where nothing is hashed.
         aligned: Whether the records are aligned.
+        id_rule: Version of the rule for ids; none is the first.
     """
 
     label: str | None
@@ -67,6 +69,12 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     decimal: str | None = None
     thousands: str | None = None
     units: tuple[str, ...] = ()
+    id_rule: int | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def rule_of_ids(self) -> int:
+        """Version of the rule for ids (:mod:`splitvfl.data.id_column`)."""
+        return FIRST_RULE if self.id_rule is msgspec.UNSET else self.id_rule
 
     def spec(self, source: object = None, header: Sequence[str] | None = None) -> TableSpec:
         """Return what is to be done with files.
@@ -74,8 +82,9 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Raises:
             ArgumentError: If a setting is out of its range.
         """
-        kept = set(TableSpec.__dataclass_fields__) & set(self.__struct_fields__)
-        return TableSpec(source=source, header=header, **{name: getattr(self, name) for name in kept})
+        kept = set(TableSpec.__dataclass_fields__) & set(self.__struct_fields__) - {"id_rule"}
+        settings = {name: getattr(self, name) for name in kept}
+        return TableSpec(source=source, header=header, id_rule=self.rule_of_ids, **settings)
 
     @property
     def claims(self) -> tuple[PartyClaim, ...]:
@@ -142,6 +151,7 @@ def settings_of(
         thousands=spec.thousands,
         units=spec.written().units,
         aligned=aligned,
+        id_rule=msgspec.UNSET if spec.id_rule == FIRST_RULE else spec.id_rule,
     )
 
 
@@ -171,6 +181,8 @@ def _said(name: str, value: Any) -> str:
     match name:
         case "aligned":
             return "aligned records" if value else "records that are not aligned"
+        case "id_rule":
+            return "the first rule for ids" if value is msgspec.UNSET else f"version {value} of the rule for ids"
         case "hash_key":
             return "no hash key" if value is None else f"the hash key of fingerprint {value}"
         case "parties":

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from splitvfl.data.alignment import Alignment
 from splitvfl.data.chunks import Kind, Source
+from splitvfl.data.id_column import FIRST_RULE, check_id_column
 from splitvfl.data.ingest.plan import (
     Hashing,
     Plan,
@@ -184,6 +185,8 @@ def _kinds(sources: Sequence[Source], spec: TableSpec, parties: Sequence[PartyCl
     """Return what columns hold; ``None`` for features without any value."""
     names, where = sources[0].names, sources[0].name
     needed = needed_columns(names, spec, parties, where=where)
+    if spec.id_column is not None and spec.id_rule != FIRST_RULE:
+        check_id_column(sources, spec.id_column)
     known = known_kinds(sources, needed, text=text_columns(names, spec, parties, where=where))
     roles = spec.roles(names, source=where)
     # Without a value, an id or a label is a mistake, of which the look at the rows says where it is.

@@ -23,14 +23,17 @@ from splitvfl.data.doubts import Doubt, DoubtWarning, in_words
 from splitvfl.data.encoding import FittedNumbers, Scale, TableEncoder
 from splitvfl.data.fitting import NumericFit, RunningSums
 from splitvfl.data.hashing import are_tested, key_name
+from splitvfl.data.id_column import missing_id, numbers_in, repeated_id, same_id
 from splitvfl.data.ingest.plan import Earlier, PartyPlan, Plan
-from splitvfl.data.ingest.records import Ids, LabelValues, first_repeated, first_true, ids_of
+from splitvfl.data.ingest.records import Ids, LabelValues, first_repeated, first_true
 from splitvfl.data.labels import are_missing
 from splitvfl.data.load import no_input
+from splitvfl.data.old_ids import as_typed
 from splitvfl.data.schema import (
     VOCABULARY_FILE,
     Encoder,
     HashEncoder,
+    IdRule,
     LabelSchema,
     NumericEncoder,
     Part,
@@ -70,12 +73,21 @@ class Survey:
         tested: Test records.
         ids: File with the id of each row, int64.
         mask: File that says which rows are test rows, one byte each.
+        whole: Records whose ids are whole numbers, where they are read as they stand.
     """
 
     rows: int
     tested: int
     ids: Path
     mask: Path
+    whole: int = 0
+
+    def ids_by(self, rule: IdRule) -> IdRule:
+        """Return how records are named, now that all ids have been seen: parties with the same ids say the same."""
+        if not rule.as_written:
+            return rule
+        kinds = {self.rows: "integer", 0: "blake2b-63"}
+        return msgspec.structs.replace(rule, rule=kinds.get(self.whole, "mixed"))
 
     @property
     def sizes(self) -> dict[Part, int]:
@@ -331,12 +343,12 @@ def look(
     """
     types = plan.types if statistics is not None else _deciding(plan)
     survey = Survey(rows=0, tested=0, ids=scratch / "ids", mask=scratch / "tested")
-    rows = tested_rows = 0
+    rows = tested_rows = whole = 0
     watches = {name: TextWatch(plan.written) for name in (plan.doubted if statistics is not None else ())}
     with ExitStack() as stack:
         ids_file, mask_file = (stack.enter_context(path.open("xb")) for path in (survey.ids, survey.mask))
         for chunk in chunks(sources, types, kept=plan.kept):
-            ids = _chunk_ids(chunk, plan, rows)
+            ids, of_whole = _chunk_ids(chunk, plan, rows)
             tested = _tested(chunk, plan, ids)
             ids_file.write(ids.tobytes())
             mask_file.write(tested.tobytes())
@@ -346,13 +358,14 @@ def look(
                 text.add(chunk.columns[name])
             rows += chunk.rows
             tested_rows += int(tested.sum())
+            whole += of_whole
             watch(chunk)
     if rows == 0:
         raise DataError(f"{sources[0].name} has a header and no rows")
     _check_text(sources, plan, watches)
     if plan.ids.column is not None and plan.aligned is None:
         _check_repeats(sources, plan, survey.ids, plan.ids.column, scratch)
-    return Survey(rows=rows, tested=tested_rows, ids=survey.ids, mask=survey.mask)
+    return Survey(rows=rows, tested=tested_rows, ids=survey.ids, mask=survey.mask, whole=whole)
 
 
 def _check_text(sources: Sequence[Source], plan: Plan, watches: Mapping[str, TextWatch]) -> None:
@@ -393,18 +406,21 @@ def _deciding(plan: Plan) -> dict[str, pa.DataType]:
     return {name: types[name] for name in wanted if name is not None} or types
 
 
-def _chunk_ids(chunk: Chunk, plan: Plan, first_row: int) -> Ids:
+def _chunk_ids(chunk: Chunk, plan: Plan, first_row: int) -> tuple[Ids, int]:
+    """Return the number by which each row is known, and of how many it is the id itself, if that is to be known."""
     if plan.aligned is not None:
-        return plan.aligned.row_ids[first_row : first_row + chunk.rows]
+        return plan.aligned.row_ids[first_row : first_row + chunk.rows], 0
     column = plan.ids.column
     if column is None:
-        return np.arange(first_row, first_row + chunk.rows, dtype=np.int64)
+        return np.arange(first_row, first_row + chunk.rows, dtype=np.int64), 0
+    if plan.ids.as_written:
+        return numbers_in(chunk, column)
     cells = chunk.columns[column]
     blank = pc.equal(cells, "") if pa.types.is_string(cells.type) else pc.is_null(cells)
     row = first_true(blank.fill_null(True).to_numpy(zero_copy_only=False))
     if row is not None:
-        raise DataError(f"{chunk.place(row)}, column {column!r}: there is no id")
-    return ids_of(cells)
+        raise missing_id(chunk.place(row), column)
+    return as_typed(cells), 0
 
 
 def _tested(chunk: Chunk, plan: Plan, ids: Ids) -> Mask:
@@ -452,8 +468,8 @@ def _check_repeats(sources: Sequence[Source], plan: Plan, ids: Path, column: str
     if repeated is None:
         return
     (place, value), (other_place, other) = cells_at(sources, column, plan.types[column], repeated)
-    if value == other:
-        raise DataError(f"{other_place}, column {column!r}: id {other!r} is there already in {place}; ids must differ")
+    if same_id(value, other) or value == other:
+        raise repeated_id(sources, column, repeated)
     raise DataError(
         f"{other_place}, column {column!r}: {other!r} has the same 63-bit hash as {value!r} in {place}; rename one, or "
         "number the records"

@@ -426,7 +426,7 @@ GOOD = tuple(f"{number},{number % 2},{number}.5,x" for number in range(60))
 @pytest.mark.parametrize(
     ("rows", "settings", "message"),
     [
-        ((*GOOD, "7,1,1.5,x"), {}, r"t.csv, line 62, column 'id': id 7 is there already in t.csv, line 9"),
+        ((*GOOD, "7,1,1.5,x"), {}, r"t.csv, line 62, column 'id': id '7' is there already in t.csv, line 9"),
         ((*GOOD, ",1,1.5,x"), {}, r"t.csv, line 62, column 'id': there is no id"),
         (
             (*GOOD, "99,1,,x"),
@@ -460,7 +460,6 @@ GOOD = tuple(f"{number},{number % 2},{number}.5,x" for number in range(60))
         (GOOD, {"passive": {}}, "no party claims 'c'"),
         (GOOD, {"passive": {"ads": "nothing*"}}, r"no column 'nothing\*' in t.csv"),
         (GOOD, {"active": "n, c"}, "passive party 'ads' is left without a column"),
-        (GOOD, {"id_column": "n", "active": None}, "id column 'n' of t.csv must hold whole numbers or text"),
         (GOOD, {"split_column": "c", "passive": {}}, "split column 'c': all 60 rows are training rows"),
         (GOOD, {"label": "c", "active": "n, y", "passive": {}, "task": "regression"}, "label column 'c' holds text;"),
         (GOOD, {"positive": "yes"}, "expected a number as in the column, got 'yes'"),
@@ -481,9 +480,7 @@ def test_bad_input_is_named_and_leaves_nothing(
 
 def test_two_texts_with_one_hash_are_told_from_a_repeated_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = lines(tmp_path / "t.csv", *(f"id{row}" for row in GOOD))
-    monkeypatch.setattr(
-        "splitvfl.data.ingest.records.text_ids", lambda values: np.array([int(v[2:]) // 2 for v in values])
-    )
+    monkeypatch.setattr("splitvfl.data.id_column.text_ids", lambda values: np.array([int(v[2:]) // 2 for v in values]))
 
     with pytest.raises(
         DataError, match=r"line 3, column 'id': 'id1' has the same 63-bit hash as 'id0' in t.csv, line 2"
