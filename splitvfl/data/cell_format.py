@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from splitvfl.data.date_text import dates_in_text
 from splitvfl.data.number_text import (
     GAPS,
     NumberStyle,
@@ -32,7 +33,7 @@ from splitvfl.data.number_text import (
     units_of,
 )
 from splitvfl.data.spelling import setting
-from splitvfl.data.tables import is_number, is_text
+from splitvfl.data.tables import is_number, is_text, listed
 from splitvfl.errors import ArgumentError, DataError
 
 Place = Callable[[int], str]
@@ -289,6 +290,11 @@ class TextWatch:
         self._numbers += pc.sum(looks_numeric(rows, self._written.style)).as_py() or 0
 
     @property
+    def date(self) -> str | None:
+        """The first date of a column that looks like dates; ``None``: it does not."""
+        return dates_in_text(self._values)
+
+    @property
     def style(self) -> NumberStyle | None:
         """How the column is written if it looks like numbers; ``None``: it does not."""
         style = style_of(self._values, self._written.style)
@@ -435,6 +441,17 @@ def refused(name: str, found: NumbersInText, place: Place, written: CellFormat, 
     return DataError(f"{where}, column {name!r}: {found.example!r} among numbers ({found.why(written)}); {advice}")
 
 
+def dates_refused(dates: Mapping[str, str], source: str) -> DataError:
+    """Return what is wrong with columns of a file that are text and look like dates; of each, one is shown."""
+    (name, date), *others = dates.items()
+    more = f"; so does column {listed([other for other, _ in others])}" if others else ""
+    return DataError(
+        f"{source}, column {name!r}: {date!r} looks like a date, and each date would be a category of its own; leave "
+        f"it out ({setting('drop')}), make numbers of it, such as days since a day, or have it read as text "
+        f"({setting('text_columns')}){more}"
+    )
+
+
 # --- tables in memory
 
 
@@ -467,11 +484,12 @@ def read_cells(
         declared: Columns that are declared to hold categories; gaps are taken out of these.
 
     Raises:
-        DataError: If a column of a file looks like numbers, and is not read as such.
+        DataError: If a column of a file looks like numbers and is not read as such, or looks like dates.
     """
     judged, declared = set(judged), set(declared)
     wanted, changed = judged | declared, dict[str, pa.Array]()
     odd: dict[str, NumbersInText] = {}
+    dates: dict[str, str] = {}
     for name, chunked in zip(table.column_names, table.columns, strict=True):
         if name in written.text or name not in wanted:
             continue
@@ -485,9 +503,13 @@ def read_cells(
             continue
         if found is not None and origin.is_file:
             odd[name] = found
+        if found is None and name in judged and origin.is_file and (date := dates_in_text(column)) is not None:
+            dates[name] = date
         changed |= {name: without_gaps(column, written)} if written.missing_values else {}
     if odd:
         raise _all_refused(odd, origin, written)
+    if dates:
+        raise dates_refused(dates, origin.name)
     return replaced(table, changed)
 
 

@@ -39,6 +39,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from splitvfl.data.cell_format import AS_USUAL, CellFormat, numbers_in_text
+from splitvfl.data.date_text import dates_in_text
 from splitvfl.data.plain_columns import declared_categories
 from splitvfl.data.spelling import setting
 from splitvfl.data.tables import is_number, is_text, numbers
@@ -51,7 +52,6 @@ _VALUES = 1_000
 _COLUMNS_NAMED = 3
 # Below so many records, numbers are all different by chance.
 FEWEST = 30
-_MOST = 0.9
 _FEW_VALUES, _NAMED_VALUES, REPEATED_IDS = 12, 100, 100
 
 ID_WORDS = re.compile("ids?|uuid|guid|index|idx|key|ref|nr|unnamed")
@@ -70,7 +70,6 @@ _NUMBER_WORDS = re.compile(
     "age|amount|amt|avg|balance|count|counts|days|hours|level|mean|months|n|num|number|price|rate|ratio|score|sum|total|"
     "value|years"
 )
-_DATE = re.compile(r"\s*(\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./](\d{4}|\d{2}))([ T].*)?")
 
 Whole = npt.NDArray[np.float64]
 
@@ -148,9 +147,9 @@ def present(column: pa.Array) -> pa.Array:
 
 
 def _of_text(values: pa.Array, distinct: int) -> Iterator[tuple[Kind, str]]:
-    some = pc.unique(values.slice(0, 10 * _VALUES)).slice(0, _VALUES).to_pylist()
-    if sum(map(bool, map(_DATE.fullmatch, some))) >= _MOST * len(some):
-        yield "dates", f"such as {_short(some[0])}"
+    date = dates_in_text(values)
+    if date is not None:
+        yield "dates", f"such as {_short(date)}"
     elif len(values) >= FEWEST and distinct >= 0.95 * len(values):
         yield "id", f"{distinct:,} different texts in {len(values):,} records"
     elif distinct <= _VALUES and (alike := variants(pc.unique(values).to_pylist())):

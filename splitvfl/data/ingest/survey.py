@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from safetensors import safe_open
 
 from splitvfl.data.arrow_source import TableSource
-from splitvfl.data.cell_format import TextWatch, looked_at, refused
+from splitvfl.data.cell_format import TextWatch, dates_refused, looked_at, refused
 from splitvfl.data.chunks import Chunk, Mask, Source, Types
 from splitvfl.data.doubts import Doubt, DoubtWarning, in_words
 from splitvfl.data.encoding import FittedNumbers, Scale, TableEncoder
@@ -375,6 +375,9 @@ def _check_text(sources: Sequence[Source], plan: Plan, watches: Mapping[str, Tex
         DataError: If there is one.
     """
     for name, text in watches.items():
+        in_memory = any(isinstance(source, TableSource) for source in sources)
+        if text.style is None and text.date is not None and not in_memory:
+            raise dates_refused({name: text.date}, sources[0].name)
         if text.style is None:
             continue
         kind = {name: plan.types[name]}
@@ -383,7 +386,7 @@ def _check_text(sources: Sequence[Source], plan: Plan, watches: Mapping[str, Tex
         )
         if name == plan.label and found.cells == 0:  # classes that are called by digits
             continue
-        if any(isinstance(source, TableSource) for source in sources):
+        if in_memory:
             warnings.warn(
                 next(in_words([Doubt("numbers", name, found.doubt(plan.written))])), DoubtWarning, stacklevel=2
             )
