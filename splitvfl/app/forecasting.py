@@ -260,7 +260,8 @@ def _part_of_whole(config: ExperimentConfig, name: str) -> PartyData | None:
 
 def encoded_alike(data: PartyData, half: SavedHalf) -> bool:
     """Return whether records were encoded by what the encoding learned of the training records of a half."""
-    return (None if data.provenance is None else data.provenance.encoding) == half.schema.encoding
+    found = None if data.provenance is None else data.provenance.encoding
+    return same_numbers(found, half.schema.encoding)
 
 
 class _Shown(NamedTuple):

@@ -35,7 +35,7 @@ from splitvfl.config.sections import ExperimentConfig, kept_text, parse_config
 from splitvfl.cut.memoised import check_memoised
 from splitvfl.data.columns import PartyData, Records, VerticalData
 from splitvfl.data.digests import encoded_digest
-from splitvfl.data.encoding import FittedEncoding
+from splitvfl.data.encoding import FittedEncoding, same_numbers
 from splitvfl.data.formulas import check_no_formulas, formulas_said
 from splitvfl.data.joint_records import ID_COLUMN, JointRecords, own_tables, read_joint_records
 from splitvfl.data.new_records import ROW_COLUMN, NamedBy, named_in_tables
@@ -270,7 +270,7 @@ class SavedRun:
         data = {name: own_data(config, name).data for name in self.halves}
         for name, half in self.halves.items():
             encoding = _encoding_of(data[name])
-            if half.schema.encoding is not None and half.schema.encoding != encoding:
+            if half.schema.encoding is not None and not half.schema.encoding.encodes_like(encoding):
                 raise DataError(
                     f"the records of {name} in {config.source} are encoded otherwise than those that its half was "
                     "trained on: other records, or other settings of data"
@@ -340,7 +340,7 @@ def _with_records(party: _P, data: PartyData) -> _P:
 
 def _check_same(data: PartyData, half: SavedHalf, remedy: str) -> None:
     # Tables have one encoding, which cannot change without the records.
-    if encoded_digest(data.test) != half.schema.test or _encoding_of(data) != half.schema.encoding:
+    if encoded_digest(data.test) != half.schema.test or not same_numbers(_encoding_of(data), half.schema.encoding):
         raise DataError(
             f"the records of {half.schema.party} are not those of the run in {half.folder.parent}: its data, or how "
             f"they are read, have changed since; {remedy}"

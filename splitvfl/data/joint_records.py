@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from splitvfl.data.columns import PartyData, Provenance, Records
+from splitvfl.data.drift import ColumnDrift
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.load import records_of
 from splitvfl.data.named_rows import rows_called
@@ -44,6 +45,7 @@ class JointRecords:
         names: What it holds.
         unknown: How many of them have a category that training did not know, by party and column.
         named_by: What these names are.
+        drift: How columns differ from the training, by party, those that differ most first.
     """
 
     records: Mapping[str, Records]
@@ -51,6 +53,7 @@ class JointRecords:
     names: pa.Array
     unknown: Mapping[str, Mapping[str, int]]
     named_by: NamedBy = "ids"
+    drift: Mapping[str, tuple[ColumnDrift, ...]] = field(default_factory=dict)
 
 
 def read_joint_records(source: Any, parties: Sequence[PartyData], *, id_column: str | None = None) -> JointRecords:
@@ -134,7 +137,12 @@ def _encoded(read: _Table, party: PartyData, *, others: bool) -> Encoded:
             f"{read.source} lacks columns that {party.name} was trained on: {listed(missing)}"
             f"{did_you_mean(missing[0], there) if len(missing) == 1 else ''}{alone}"
         )
-    return _encoding(party).apply(read.table, source=read.source)
+    return _encoding(party).apply(read.table, source=read.source, count=True)
+
+
+def _drift(encoded: Mapping[str, Encoded], parties: Sequence[PartyData]) -> dict[str, tuple[ColumnDrift, ...]]:
+    found = {one.name: _encoding(one).drift(encoded[one.name].counts) for one in parties if one.name in encoded}
+    return {name: drift for name, drift in found.items() if drift}
 
 
 def _records(encoded: Encoded, ids: Rows, rows: Rows, party: PartyData) -> Records:
@@ -153,6 +161,7 @@ def _of_one(
         read.names,
         {name: one.unknown for name, one in encoded.items() if one.unknown},
         read.named_by,
+        _drift(encoded, parties),
     )
 
 
@@ -187,7 +196,8 @@ def _joined(
         for party in parties
     }
     unknown = {name: one.unknown for name, one in encoded.items() if one.unknown}
-    return JointRecords(records, first.name_column, first.names, unknown, first.named_by)
+    drift = _drift(encoded, parties)
+    return JointRecords(records, first.name_column, first.names, unknown, first.named_by, drift)
 
 
 def _with_party(read: Mapping[str, _Table], parties: Sequence[PartyData]) -> list[tuple[str, _Table, PartyData]]:
@@ -237,6 +247,7 @@ def _of_tables(source: Any, parties: Sequence[PartyData]) -> JointRecords:
         )
     records: dict[str, Records] = {}
     named: set[NamedBy] = set()
+    drift: dict[str, tuple[ColumnDrift, ...]] = {}
     for party in parties:
         own = own_tables(Path(source), party.name)
         trained = _provenance(party).tables
@@ -244,9 +255,10 @@ def _of_tables(source: Any, parties: Sequence[PartyData]) -> JointRecords:
         check_like(trained, own)
         records[party.name] = replace(open_party(own).test, labels=None).taken_like(party.test)
         named.add(named_in_tables(own))
+        drift[party.name] = read_party_schema(own).drift
     ids = records[parties[0].name].ids
     # One rule for all: they were ingested together.
-    return JointRecords(records, ID_COLUMN, pa.array(ids.numpy()), {}, *named)
+    return JointRecords(records, ID_COLUMN, pa.array(ids.numpy()), {}, *named, drift)
 
 
 def own_tables(folder: Path, name: str) -> Path:

@@ -19,6 +19,7 @@ from splitvfl.data.ingest.records import cell_value
 from splitvfl.data.labels import Positive
 from splitvfl.data.partition import matching, patterns
 from splitvfl.data.ranges import Bounds, as_ranges
+from splitvfl.data.drift import Profile
 from splitvfl.data.schema import (
     DataSchema,
     Encoder,
@@ -82,12 +83,14 @@ class Earlier:
         encoders: By column.
         label: What labels mean; ``None`` where the new files have none.
         classes: Number of classes, 0 without an active party.
+        profiles: What its training values looked like, by column.
     """
 
     folder: Path
     encoders: Mapping[str, Encoder]
     label: LabelSchema | None
     classes: int
+    profiles: Mapping[str, Profile]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -415,6 +418,7 @@ def plan_like(
     )
     parties = {party.name: read_party_schema(folder / party.name) for party in data.parties}
     encoders = {encoder.column: encoder for party in parties.values() for encoder in party.encoders}
+    profiles = {name: profile for party in parties.values() for name, profile in party.known_profiles.items()}
     label = next((party.label for party in parties.values() if party.label is not None), None)
     if label is not None and label.column not in sources[0].names:
         label = None
@@ -435,7 +439,7 @@ def plan_like(
         kinds=kinds,
         scales={name: encoder.scale for name, encoder in encoders.items() if isinstance(encoder, NumericEncoder)},
         key=key,
-        earlier=Earlier(folder=folder, encoders=encoders, label=label, classes=data.classes),
+        earlier=Earlier(folder=folder, encoders=encoders, label=label, classes=data.classes, profiles=profiles),
         aligned=aligned,
     )
 
