@@ -21,6 +21,7 @@ from torch import Tensor
 
 from splitvfl.app.estimator_tables import check_rows, fit_parties, table_of, transformed, value_errors
 from splitvfl.app.named_parts import attack_of, defense_of, listed, penalty_of, recipe_of
+from splitvfl.app.score_drift import saturation, warn_of_drift
 from splitvfl.data.columns import PartyData
 from splitvfl.data.labels import Labels
 from splitvfl.data.spec import TableSpec
@@ -196,9 +197,12 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         check_is_fitted(self)
         with value_errors():
             table = self._table(X, reset=False)
-            data = [party.data(table, train=False, norm=self._row_norm) for party in self._held]
-            active, passives = self._trained(data)
-            return predict(active, passives).outputs.double().cpu()
+            found = [party.new_data(table, norm=self._row_norm) for party in self._held]
+            active, passives = self._trained([data for data, _ in found])
+            outputs = predict(active, passives).outputs.double().cpu()
+        drift = {party.name: drift for party, (_, drift) in zip(self._held, found, strict=True)}
+        warn_of_drift(drift, saturation(active, self._task.loss.scores(outputs)), len(outputs))
+        return outputs
 
     def _trained(self, data: Sequence[PartyData]) -> tuple[ActiveParty, dict[str, PassiveParty]]:
         """Return the parties with the models that were trained, and other records."""

@@ -55,6 +55,7 @@ from splitvfl.attacks.rcc2 import rcc2
 from splitvfl.config.registry import arguments_of, built_in
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import PartyData, Records
+from splitvfl.data.encoding import same_numbers
 from splitvfl.data.transform import MOST_ROTATED, Rearrangement, best_rotation
 from splitvfl.errors import AttackRefused, ConfigError, DataError, SplitVFLError
 from splitvfl.hooks import (

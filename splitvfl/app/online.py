@@ -27,6 +27,7 @@ from splitvfl.config.module_sources import Modules, untrusted_run
 from splitvfl.config.sections import ExperimentConfig, NetworkConfig, load_config
 from splitvfl.data.alignment import read_alignment
 from splitvfl.data.columns import NO_RECORDS, PartyData
+from splitvfl.data.drift import drift_said
 from splitvfl.data.id_column import Case
 from splitvfl.data.load import party_of
 from splitvfl.data.new_records import NewRecords
@@ -251,6 +252,8 @@ class _Preparation:
         counts = AskCounts(self.settings.limits, folder / COUNTS_FILE)
         for column, rows in own.unknown.items():
             self.notify(f"{column}: {rows} records have a value that training did not know")
+        for line in drift_said({self.name: own.drift}):
+            self.notify(line)
         limits = self.settings.limits
         self.notify(
             f"{self.config.active} may ask for any id, and is told which of them {self.name} holds: "

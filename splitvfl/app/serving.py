@@ -25,6 +25,7 @@ from splitvfl.app.promised_predictions import (
 )
 from splitvfl.app.records import own_data
 from splitvfl.app.saved_model import SavedHalf, load_half
+from splitvfl.app.score_drift import saturation
 from splitvfl.app.scoring import check_own_defenses, loss_of_half, memoised_noise, scorer_of
 from splitvfl.app.scoring_team import (
     TeamRecords,
@@ -40,9 +41,11 @@ from splitvfl.app.workers import alike
 from splitvfl.config.sections import ExperimentConfig, HookConfig, NetworkConfig, PartyConfig
 from splitvfl.cut.memoised import MemoisedNoise, check_memoised
 from splitvfl.data.columns import PartyData
+from splitvfl.data.drift import ColumnDrift, check_drift, check_saturated, saturation_said
 from splitvfl.data.formulas import SPREADSHEETS, check_no_formulas, formulas_said
 from splitvfl.data.joint_records import ID_COLUMN, check_like, own_tables
 from splitvfl.data.new_records import NamedBy, NewRecords, named_in_tables, read_new_records
+from splitvfl.data.schema import read_party_schema
 from splitvfl.data.score_file import check_score_target, is_csv, write_scores
 from splitvfl.data.sets import TABLES
 from splitvfl.data.shards import lie_apart
@@ -76,6 +79,8 @@ class PredictionFiles:
         overwrite: Whether to replace a file of scores that is there already.
         not_covered: Whether to score more records than a training with calculated noise put some by for.
         strict_ids: Whether to refuse records whose names a spreadsheet takes for formulas; where scores are written.
+        fail_on_drift: Refuse records of which one of this party's columns has a stability index beyond this and chance,
+            or more than 5 % of new values, before anything is sent. ``None``: score them.
     """
 
     model: Path
@@ -86,6 +91,7 @@ class PredictionFiles:
     overwrite: bool = False
     not_covered: bool = False
     strict_ids: bool = False
+    fail_on_drift: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +111,7 @@ class Service:
         names: What all records are called whose scores are written here.
         parts: How many records all workers score, at worker 0.
         team: The workers of the party, of which this process is one.
+        fail_on_drift: Whether to write no scores of which more than half are exactly 0 or 1.
     """
 
     party: ActiveParty | PassiveParty
@@ -119,6 +126,7 @@ class Service:
     parts: int
     scorer: Scorer | None = None
     team: Team = field(default_factory=Alone)
+    fail_on_drift: bool = False
 
     def run(self, progress: Callable[[int], None] = lambda done: None) -> None:
         """Meet the partners, score the records with them, and write the scores if this party has any to write.
@@ -136,7 +144,15 @@ class Service:
         kept = None if scores is None else scores.float().cpu()[slice(None) if real is None else real]
         every = scores_of_all(kept, self.team)
         if self.out is not None and every is not None:
+            if isinstance(self.party, ActiveParty):
+                self._look_at(saturation(self.party, every), len(every))
             write_scores(self.out, every, name_column=self.scored.name_column, names=self.names)
+
+    def _look_at(self, ends: float | None, records: int) -> None:
+        if self.fail_on_drift:
+            check_saturated(ends, records)
+        elif said := saturation_said(ends, records):
+            self.notify(said)
 
     def _scores(self, progress: Callable[[int], None]) -> Tensor | None:
         common = (self.partners, self.settings, self.meeting)
@@ -226,6 +242,7 @@ def prepare_prediction(
         parts=shared.parts,
         scorer=_scorer(config, half, party, memoised_noise(config, run, notify)) if name == config.scorer else None,
         team=team,
+        fail_on_drift=files.fail_on_drift is not None,
     )
 
 
@@ -236,6 +253,8 @@ def _shared_records(
     read = records_to_score(config, name, half, replace(files, records=own_file(files.records, team)))
     if files.strict_ids:
         check_no_formulas(read.names, name_column=read.name_column)
+    if files.fail_on_drift is not None:
+        check_drift({name: read.drift}, files.fail_on_drift)
     if team.size == 1:
         return records_of_team(read, team, apart=False)
     apart = lie_apart(str(files.records))
@@ -417,12 +436,12 @@ def _from_tables(half: SavedHalf, records: Path | None) -> NewRecords:
         )
     folder = own_tables(records, name)
     check_like(half.folder, folder)
-    return _numbered(open_party(folder), named_in_tables(folder))
+    return _numbered(open_party(folder), named_in_tables(folder), read_party_schema(folder).drift)
 
 
-def _numbered(data: PartyData, named_by: NamedBy) -> NewRecords:
+def _numbered(data: PartyData, named_by: NamedBy, drift: tuple[ColumnDrift, ...] = ()) -> NewRecords:
     ids = data.test.ids if data.test.real is None else data.test.ids[data.test.real]
-    return NewRecords(data, ID_COLUMN, pa.array(ids.numpy()), unknown={}, named_by=named_by)
+    return NewRecords(data, ID_COLUMN, pa.array(ids.numpy()), unknown={}, named_by=named_by, drift=drift)
 
 
 def defend_predictions(

@@ -39,6 +39,8 @@ DRIFT: Final = 0.25
 _SHIFTED, _DRIFTED = 0.01, 0.05
 _BINS: Final = 10
 _NAMED: Final = 5
+_WIDEST: Final = 40
+_MOST_SATURATED: Final = 0.5
 _CATEGORIES: Final = 9
 # Normal and, for the two ends of a range together, gamma quantile of 0.999.
 _Z: Final = 3.0902
@@ -84,7 +86,7 @@ def profile_of_numbers(values: Floats, *, low: float | None = None, high: float 
     gaps = len(values) - len(known)
     if not known.size:
         return Profile(rows=len(values), gaps=gaps, low=low, high=high)
-    deciles = [known[-(-len(known) * number // _BINS) - 1] for number in range(1, _BINS) if len(known) >= number]
+    deciles = [known[-(-len(known) * number // _BINS) - 1] for number in range(1, _BINS)]
     # Behind every value that is equal to a decile: those of a count stand together in one bin, then and now.
     behind = np.unique(np.searchsorted(known, deciles, side="right"))
     behind = behind[behind < len(known)]
@@ -198,7 +200,8 @@ class ColumnDrift:
         unknown_in_training: The same of the training records.
         index: The stability index; ``None`` where there are no bins.
         by_chance: What chance explains of it in 999 of 1,000 cases.
-        excess: The largest of the fractions outside, missing and unknown, beyond training, if it is beyond chance; else 0.
+        excess: The largest of the fractions outside, missing and unknown, beyond that in training, as far as it is
+            beyond chance; else 0.
     """
 
     column: str
@@ -362,3 +365,68 @@ def saturated(scores: Any) -> float:
     found = np.asarray(scores)
     ends = (found == 0) | (found == 1) if found.ndim == 1 else (found == 1).any(axis=1)
     return float(ends.mean()) if len(found) else 0.0
+
+
+def saturation_said(fraction: float | None, records: int) -> str:
+    """Return a sentence on scores of which more than half are exactly 0 or 1, or nothing.
+
+    Args:
+        fraction: See :func:`saturated`; ``None``: scores are no probabilities.
+        records: How many there are.
+    """
+    if fraction is None or fraction <= _MOST_SATURATED:
+        return ""
+    return (
+        f"{round(fraction * records):,} of {records:,} scores are exactly 0 or 1: the model's outputs are far beyond "
+        "those of its training; look for another unit in a column"
+    )
+
+
+def check_saturated(fraction: float | None, records: int) -> None:
+    """Refuse scores of which more than half are exactly 0 or 1.
+
+    Raises:
+        DriftError: If so.
+    """
+    said = saturation_said(fraction, records)
+    if said:
+        raise DriftError(f"{said}. No score was kept; score without failing on drift to see them")
+
+
+def drift_said(drift: Mapping[str, Sequence[ColumnDrift]], *, most: int = 8) -> list[str]:
+    """Return lines that say which columns differ from the training, the worst first; one line where none does.
+
+    Args:
+        drift: By party.
+        most: Columns in the table.
+    """
+    columns = [(name, one) for name, own in drift.items() for one in own]
+    if not columns:
+        return []
+    records = max(one.records for _, one in columns)
+    binned = [one for _, one in columns if one.index is not None]
+    old = "" if binned else "; no bins: trained by an earlier version, or with public ranges"
+    beyond = sorted(
+        (pair for pair in columns if pair[1].level != "none"),
+        key=lambda pair: (pair[1].level != "drift", -pair[1].excess, -(pair[1].index or 0.0)),
+    )
+    if not beyond:
+        return [f"drift: none beyond chance in {len(columns)} columns of {records:,} records{old}"]
+    wide = max(len("column"), *(len(f"{name}: {one.column}") for name, one in beyond[:most]))
+    wide = min(wide, _WIDEST)
+    lines = [
+        f"drift: {len(beyond)} of {len(columns)} columns of {records:,} records differ from the training{old}",
+        f"  {'column':<{wide}}  outside  missing  (trained)  unknown  stability index",
+    ]
+    for name, one in beyond[:most]:
+        outside, trained = (_percent(value) for value in (one.outside, one.missing_in_training))
+        index = "-" if one.index is None else f"{one.index:.2f} ({one.level}; by chance up to {one.by_chance:.2f})"
+        lines.append(
+            f"  {f'{name}: {one.column}'[:wide]:<{wide}}  {outside:>7}  {_percent(one.missing):>7}  {trained:>9}  "
+            f"{_percent(one.unknown):>7}  {index}"
+        )
+    return [*lines, f"  and {len(beyond) - most} more"] if len(beyond) > most else lines
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"

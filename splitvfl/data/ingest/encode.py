@@ -193,9 +193,7 @@ def _write_vocabulary(folder: Path, party: PartyPlan, learned: FittedColumns) ->
         write_safetensors(folder / VOCABULARY_FILE, tensors)
 
 
-def _party_schema(
-    folder: Path, plan: Plan, party: PartyPlan, learned: FittedColumns, written: Written
-) -> PartySchema:
+def _party_schema(folder: Path, plan: Plan, party: PartyPlan, learned: FittedColumns, written: Written) -> PartySchema:
     encoders = tuple(learned.encoders[name] for name in party.columns)
     coded = learned.of(party)
     return PartySchema(

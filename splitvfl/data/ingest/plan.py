@@ -13,13 +13,13 @@ import pyarrow as pa
 from splitvfl.data.alignment import Alignment
 from splitvfl.data.chunks import Kind, Mask, Source
 from splitvfl.data.columns import TaskName
+from splitvfl.data.drift import Profile
 from splitvfl.data.encoding import Missing, Scale
 from splitvfl.data.hashing import hash_key, key_name
 from splitvfl.data.ingest.records import cell_value
 from splitvfl.data.labels import Positive
 from splitvfl.data.partition import matching, patterns
 from splitvfl.data.ranges import Bounds, as_ranges
-from splitvfl.data.drift import Profile
 from splitvfl.data.schema import (
     DataSchema,
     Encoder,
