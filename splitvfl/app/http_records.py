@@ -22,6 +22,7 @@ import pyarrow as pa
 import torch
 
 from splitvfl.data.columns import Columns, Records
+from splitvfl.data.drift import Counts
 from splitvfl.data.encoding import Encoded, FittedCategories, FittedEncoding, FittedNumbers
 from splitvfl.data.id_column import Case, normalised
 from splitvfl.data.record_index import RecordIndex, asked_digests
@@ -75,6 +76,7 @@ class Asked:
         question: What the partners are asked, for those that have.
         unknown: Of each record, its columns that hold a category which training did not know.
         single: Whether the request was one record without a list.
+        counts: What was counted of the columns that were sent, to find drift.
     """
 
     ids: tuple[str | int, ...]
@@ -82,6 +84,7 @@ class Asked:
     question: Question
     unknown: tuple[tuple[str, ...], ...]
     single: bool
+    counts: Mapping[str, Counts]
 
 
 class RequestReader:
@@ -146,7 +149,8 @@ class RequestReader:
         numbers = wanted[:, :8].contiguous().view(torch.int64)[:, 0] if len(asked) else asked
         records = Records(numbers, columns.rows(asked), row_norm=self._row_norm)
         unknown = self._unknown([columns for _, columns in found], encoded)
-        return Asked(tuple(ids), tuple(own), Question(records, wanted), unknown, single)
+        counts = {} if encoded is None else encoded.counts
+        return Asked(tuple(ids), tuple(own), Question(records, wanted), unknown, single, counts)
 
     # --- its form
 
@@ -203,7 +207,7 @@ class RequestReader:
         if self._encoding is None or not rows:
             return None
         try:
-            return self._encoding.apply(self._table(rows), source="the request")
+            return self._encoding.apply(self._table(rows), source="the request", count=True)
         except DataError as error:
             if len(rows) == 1:
                 where = f"{RECORDS}[{places[0]}]" if places else ""

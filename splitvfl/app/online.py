@@ -183,7 +183,9 @@ class _Preparation:
         door, own = access(self.settings.http), self._records(needed=self.half.schema.encoding is None)
         party = self._party(self._empty_data() if own is None else own.data)
         assert isinstance(party, ActiveParty)
-        metrics = HttpMetrics(self.name, self.partners)
+        for line in () if own is None else drift_said({self.name: own.drift}):
+            self.notify(line)
+        metrics = HttpMetrics(self.name, self.partners, self.half.schema.encoding)
         service = LabelService(
             party,
             self._common(),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from splitvfl.data.doubts import DoubtWarning
-from splitvfl.data.drift import ColumnDrift, drift_said, drifted, saturated, saturation_said
+from splitvfl.data.drift import ColumnDrift, drift_said, saturated, saturation_said
 from splitvfl.learning.losses import link_of
 from splitvfl.learning.tasks import Binary, Multiclass
 from splitvfl.party.party import ActiveParty
@@ -36,8 +36,7 @@ def warn_of_drift(drift: Mapping[str, Sequence[ColumnDrift]], ends: float | None
     Warns:
         DoubtWarning: If there is one.
     """
-    beyond = {name: [*drifted(own, "drift")] for name, own in drift.items()}
-    lines = drift_said(beyond) if any(beyond.values()) else []
+    lines = drift_said(drift) if any(one.level == "drift" for own in drift.values() for one in own) else []
     said = saturation_said(ends, records)
     if lines or said:
         warnings.warn("\n".join([*lines, *([said] if said else [])]), DoubtWarning, stacklevel=3)

@@ -5,7 +5,7 @@ records against it (:class:`Counts`), and :func:`compared` says what the counts 
 
 The stability index of a column with ``B`` bins is ``Σ (q − p) · ln(q / p)`` over the bins' fractions ``p`` in training
 and ``q`` now: 0 for equal distributions. Bins are the deciles of the training values, or the nine most frequent
-categories and the rest; missing values and unlisted categories have bins of their own. Half a record is added to each
+categories and the rest, unlisted ones among it; missing values have a bin of their own. Half a record is added to each
 bin, so that empty ones give a finite index; bins that are empty on both sides are left out.
 
 A small sample makes the index large by chance: for equal distributions, n training records and m new ones it is about
@@ -16,7 +16,7 @@ where its index is beyond the threshold *and* what chance explains in 999 of 1,0
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -59,6 +59,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         codes: Of categories: the codes that have a bin each.
         counts: Training records of each bin, one more than edges or codes; empty: there are no bins.
         unlisted: Of categories: training records of categories that are not listed.
+        once: Listed categories of one training record. So many records of as many as there are in training can be
+            expected to be of categories that nobody has seen (Good and Turing).
     """
 
     rows: int = 0
@@ -69,6 +71,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     codes: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
     unlisted: int = 0
+    once: int = 0
 
 
 def profile_of_numbers(values: Floats, *, low: float | None = None, high: float | None = None) -> Profile:
@@ -120,6 +123,7 @@ def profile_of_codes(codes: Codes, gaps: Mask) -> Profile:
         codes=own,
         counts=(*listed[most].tolist(), rest),
         unlisted=int(there[0]) if there.size else 0,
+        once=int((listed == 1).sum()),
     )
 
 
@@ -153,14 +157,14 @@ class Counts(msgspec.Struct, kw_only=True):
 
 def counted_numbers(values: Floats, profile: Profile) -> Counts:
     """Return what is counted of numbers, NaN where one is missing."""
-    missing = int(np.isnan(values).sum())
+    missing = int(np.count_nonzero(np.isnan(values)))
     low, high = profile.low, profile.high
-    outside = 0 if low is None or high is None else int((values < low).sum() + (values > high).sum())
+    outside = 0 if low is None or high is None else int(np.count_nonzero((values < low) | (values > high)))
     bins: list[int] = []
     if profile.counts:
-        known = values[~np.isnan(values)] if missing else values
-        places = np.searchsorted(np.asarray(profile.edges), known, side="left")
-        bins = np.bincount(places, minlength=len(profile.counts)).tolist()
+        # Nine comparisons are several times faster than a search for each value.
+        above = [len(values) - missing, *(int(np.count_nonzero(values > edge)) for edge in profile.edges), 0]
+        bins = [one - more for one, more in zip(above, above[1:], strict=False)]
     return Counts(rows=len(values), missing=missing, outside=outside, bins=bins)
 
 
@@ -260,7 +264,7 @@ def _compared(column: str, counts: Counts, profile: Profile) -> ColumnDrift:
     excess = [
         _beyond_range(counts.outside, counts.rows, trained) if ranged else 0.0,
         0.0 if profile.gaps is None else _beyond_share(counts.missing, counts.rows, profile.gaps, trained),
-        _beyond_share(counts.unknown, counts.rows, profile.unlisted, trained),
+        _beyond_share(counts.unknown, counts.rows, profile.unlisted + profile.once, trained),
     ]
     return ColumnDrift(
         column=column,
@@ -287,8 +291,11 @@ def stability_index(counts: Counts, profile: Profile) -> tuple[float | None, flo
     """
     if not profile.counts or not counts.rows:
         return None, 0.0
-    before = np.array([*profile.counts, profile.gaps or 0, profile.unlisted], float)
-    now = np.array([*counts.bins, counts.missing, counts.unknown], float)
+    before = np.array([*profile.counts, profile.gaps or 0], float)
+    now = np.array([*counts.bins, counts.missing], float)
+    # An unlisted category counts with the rest: in the training there are none of them, which is no coincidence.
+    before[-2] += profile.unlisted
+    now[-2] += counts.unknown
     used = (before + now) > 0
     before, now = before[used] + 0.5, now[used] + 0.5
     p, q = before / before.sum(), now / now.sum()
@@ -326,11 +333,6 @@ def _beyond_share(now: int, rows: int, before: int, trained: int) -> float:
 
 
 # --- said
-
-
-def drifted(columns: Iterable[ColumnDrift], level: Level = "shift") -> list[ColumnDrift]:
-    """Return the columns that have shifted at least, or drifted."""
-    return [one for one in columns if one.level == "drift" or one.level == level]
 
 
 def check_drift(drift: Mapping[str, Sequence[ColumnDrift]], threshold: float) -> None:

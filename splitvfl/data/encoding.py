@@ -419,5 +419,7 @@ def as_categories(column: pa.Array) -> pa.Array:
 def gaps_of(column: pa.Array) -> npt.NDArray[np.bool_] | None:
     """Return in which rows of a categorical column there is no value; ``None``: all rows have one."""
     found = as_categories(column)
+    if not found.null_count:
+        return None
     gaps: npt.NDArray[np.bool_] = found.is_null().to_numpy(zero_copy_only=False)
-    return gaps if found.null_count else None
+    return gaps

@@ -258,7 +258,7 @@ def _of_tables(source: Any, parties: Sequence[PartyData]) -> JointRecords:
         drift[party.name] = read_party_schema(own).drift
     ids = records[parties[0].name].ids
     # One rule for all: they were ingested together.
-    return JointRecords(records, ID_COLUMN, pa.array(ids.numpy()), {}, *named, drift)
+    return JointRecords(records, ID_COLUMN, pa.array(ids.numpy()), {}, next(iter(named)), drift)
 
 
 def own_tables(folder: Path, name: str) -> Path:

@@ -128,7 +128,9 @@ def write_parties(
             if labels is not None:
                 written.positives += float(labels.sum(dtype=np.float64))
             for party in plan.parties:
-                encoded = learned.of(party).apply(chunk, profiles=plan.earlier and plan.earlier.profiles)
+                encoded = learned.of(party).apply(
+                    chunk, profiles=None if plan.earlier is None else plan.earlier.profiles
+                )
                 added(written.counts, encoded.counts)
                 files[party.name].append(tested, ids=ids, numeric=encoded.numeric, codes=encoded.codes, labels=labels)
                 written.count_unknown(encoded, tested)
