@@ -201,7 +201,7 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             active, passives = self._trained([data for data, _ in found])
             outputs = predict(active, passives).outputs.double().cpu()
         drift = {party.name: drift for party, (_, drift) in zip(self._held, found, strict=True)}
-        warn_of_drift(drift, saturation(active, self._task.loss.scores(outputs)), len(outputs))
+        warn_of_drift(drift, saturation(active, self._task.loss.scores(outputs), drift, in_training=None))
         return outputs
 
     def _trained(self, data: Sequence[PartyData]) -> tuple[ActiveParty, dict[str, PassiveParty]]:

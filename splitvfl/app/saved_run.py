@@ -36,7 +36,7 @@ from splitvfl.config.sections import ExperimentConfig, kept_text, parse_config
 from splitvfl.cut.memoised import check_memoised
 from splitvfl.data.columns import PartyData, Records, VerticalData
 from splitvfl.data.digests import encoded_digest
-from splitvfl.data.drift import ColumnDrift, check_drift, check_saturated
+from splitvfl.data.drift import ColumnDrift, Saturation, check_drift
 from splitvfl.data.encoding import FittedEncoding, same_numbers
 from splitvfl.data.formulas import check_no_formulas, formulas_said
 from splitvfl.data.joint_records import ID_COLUMN, JointRecords, own_tables, read_joint_records
@@ -69,8 +69,8 @@ class ScoredRecords:
         unknown: Records with a category that training did not know, by party and column.
         drift: How columns differ from the training, by party, those that differ most first. Empty of the run's own
             test records.
-        saturated: Fraction of the scores that are exactly 0 or 1; of several classes, of the records with a score of 1.
-            ``None`` where scores are no probabilities, or a defense rounds them.
+        saturation: How many scores are exactly 0 or 1; of several classes, how many records have a score of 1. ``None``
+            where scores are no probabilities, or a defense changes them.
     """
 
     scores: Tensor
@@ -78,7 +78,7 @@ class ScoredRecords:
     names: pa.Array
     unknown: Mapping[str, Mapping[str, int]]
     drift: Mapping[str, tuple[ColumnDrift, ...]] = field(default_factory=dict)
-    saturated: float | None = None
+    saturation: Saturation | None = None
 
     @property
     def formulas(self) -> str:
@@ -133,7 +133,7 @@ class SavedRun:
                 1; :meth:`score` returns this beside the scores.
         """
         found = self.score(records, id_column=id_column)
-        warn_of_drift(found.drift, found.saturated, len(found.names))
+        warn_of_drift(found.drift, found.saturation)
         return found.scores
 
     def score(
@@ -180,9 +180,10 @@ class SavedRun:
         self.count_release(len(found.names), notify=notify, not_covered=not_covered)
         with self._counted(found, notify):
             scores = self.outputs(found.records).scores.float().cpu()
-        ends = saturation(self.active, scores)
-        if fail_on_drift is not None:
-            check_saturated(ends, len(found.names))
+        before = self.halves[self.active.name].schema.saturated
+        ends = saturation(self.active, scores, found.drift, in_training=None if before is msgspec.UNSET else before)
+        if fail_on_drift is not None and ends is not None:
+            ends.check()
         return ScoredRecords(scores, found.name_column, found.names, found.unknown, found.drift, ends)
 
     @contextmanager

@@ -8,35 +8,48 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from splitvfl.data.doubts import DoubtWarning
-from splitvfl.data.drift import ColumnDrift, drift_said, saturated, saturation_said
+from splitvfl.data.drift import ColumnDrift, Saturation, drift_said, saturated
 from splitvfl.learning.losses import link_of
 from splitvfl.learning.tasks import Binary, Multiclass
 from splitvfl.party.party import ActiveParty
 
+Drift = Mapping[str, Sequence[ColumnDrift]]
 
-def saturation(active: ActiveParty, scores: Tensor) -> float | None:
-    """Return the fraction of scores that are exactly 0 or 1; ``None`` of what is no probability, or is rounded.
+
+def saturation(active: ActiveParty, scores: Tensor, drift: Drift, *, in_training: float | None) -> Saturation | None:
+    """Return how many scores are exactly 0 or 1; ``None`` of what is no probability, or is rounded.
 
     Args:
         active: The label party, with its defenses of scores.
         scores: ``(n,)`` or ``(n, k)``.
+        drift: How their records differ from the training, by party.
+        in_training: The fraction after the training, of the test records; ``None`` where nobody knows.
     """
     probable = isinstance(active.task, Binary | Multiclass) and link_of(active.task.loss) != "identity"
-    return saturated(scores.numpy()) if probable and not len(active.scores) else None
+    if not probable or len(active.scores):
+        return None
+    return Saturation(
+        fraction=saturated(scores.numpy()),
+        records=len(scores),
+        in_training=in_training,
+        drifted=_has_drifted(drift),
+    )
 
 
-def warn_of_drift(drift: Mapping[str, Sequence[ColumnDrift]], ends: float | None, records: int) -> None:
+def warn_of_drift(drift: Drift, ends: Saturation | None) -> None:
     """Warn of columns that have drifted, and of scores that are exactly 0 or 1, where nothing else would say so.
 
     Args:
         drift: By party.
-        ends: Fraction of the scores that are exactly 0 or 1, as :func:`saturation` returns it.
-        records: How many were scored.
+        ends: How many scores are exactly 0 or 1, as :func:`saturation` returns it.
 
     Warns:
         DoubtWarning: If there is one.
     """
-    lines = drift_said(drift) if any(one.level == "drift" for own in drift.values() for one in own) else []
-    said = saturation_said(ends, records)
-    if lines or said:
-        warnings.warn("\n".join([*lines, *([said] if said else [])]), DoubtWarning, stacklevel=3)
+    lines = [*(drift_said(drift) if _has_drifted(drift) else []), *([str(ends)] if ends and str(ends) else [])]
+    if lines:
+        warnings.warn("\n".join(lines), DoubtWarning, stacklevel=3)
+
+
+def _has_drifted(drift: Drift) -> bool:
+    return any(one.level == "drift" for own in drift.values() for one in own)

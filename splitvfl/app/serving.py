@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import torch
 from torch import Tensor
@@ -41,7 +42,7 @@ from splitvfl.app.workers import alike
 from splitvfl.config.sections import ExperimentConfig, HookConfig, NetworkConfig, PartyConfig
 from splitvfl.cut.memoised import MemoisedNoise, check_memoised
 from splitvfl.data.columns import PartyData
-from splitvfl.data.drift import ColumnDrift, check_drift, check_saturated, saturation_said
+from splitvfl.data.drift import ColumnDrift, check_drift
 from splitvfl.data.formulas import SPREADSHEETS, check_no_formulas, formulas_said
 from splitvfl.data.joint_records import ID_COLUMN, check_like, own_tables
 from splitvfl.data.new_records import NamedBy, NewRecords, named_in_tables, read_new_records
@@ -112,6 +113,7 @@ class Service:
         parts: How many records all workers score, at worker 0.
         team: The workers of the party, of which this process is one.
         fail_on_drift: Whether to write no scores of which more than half are exactly 0 or 1.
+        saturated_in_training: Fraction of such scores after the training; ``None`` where nobody knows.
     """
 
     party: ActiveParty | PassiveParty
@@ -127,6 +129,7 @@ class Service:
     scorer: Scorer | None = None
     team: Team = field(default_factory=Alone)
     fail_on_drift: bool = False
+    saturated_in_training: float | None = None
 
     def run(self, progress: Callable[[int], None] = lambda done: None) -> None:
         """Meet the partners, score the records with them, and write the scores if this party has any to write.
@@ -145,14 +148,17 @@ class Service:
         every = scores_of_all(kept, self.team)
         if self.out is not None and every is not None:
             if isinstance(self.party, ActiveParty):
-                self._look_at(saturation(self.party, every), len(every))
+                self._look_at(self.party, every)
             write_scores(self.out, every, name_column=self.scored.name_column, names=self.names)
 
-    def _look_at(self, ends: float | None, records: int) -> None:
+    def _look_at(self, party: ActiveParty, scores: Tensor) -> None:
+        drift = {party.name: self.scored.drift}
+        ends = saturation(party, scores, drift, in_training=self.saturated_in_training)
+        if ends is None or not str(ends):
+            return
         if self.fail_on_drift:
-            check_saturated(ends, records)
-        elif said := saturation_said(ends, records):
-            self.notify(said)
+            ends.check()
+        self.notify(str(ends))
 
     def _scores(self, progress: Callable[[int], None]) -> Tensor | None:
         common = (self.partners, self.settings, self.meeting)
@@ -243,6 +249,7 @@ def prepare_prediction(
         scorer=_scorer(config, half, party, memoised_noise(config, run, notify)) if name == config.scorer else None,
         team=team,
         fail_on_drift=files.fail_on_drift is not None,
+        saturated_in_training=None if half.schema.saturated is msgspec.UNSET else half.schema.saturated,
     )
 
 

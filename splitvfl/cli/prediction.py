@@ -203,7 +203,7 @@ def _predict_run(
 ) -> None:
     import torch
 
-    from splitvfl.data.drift import drift_said, saturation_said
+    from splitvfl.data.drift import drift_said
     from splitvfl.data.formulas import SPREADSHEETS
     from splitvfl.data.score_file import check_score_target, is_csv, write_scores
 
@@ -225,9 +225,10 @@ def _predict_run(
     for party, columns in found.unknown.items():
         for column, rows in columns.items():
             tell(f"{party}: {column}: {rows} records have a value that training did not know")
-    for line in (*drift_said(found.drift), saturation_said(found.saturated, len(found.names))):
-        if line:
-            tell(line)
+    for line in drift_said(found.drift):
+        tell(line)
+    if found.saturation is not None and str(found.saturation):
+        tell(str(found.saturation))
     write_scores(out, found.scores, name_column=found.name_column, names=found.names)
     whose = "" if records else "the run's own test records: "
     print(f"{whose}{len(found.names)} records scored; the scores are in {out}")

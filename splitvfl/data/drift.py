@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, Literal
 
 import msgspec
@@ -164,7 +165,7 @@ def counted_numbers(values: Floats, profile: Profile) -> Counts:
     if profile.counts:
         # Nine comparisons are several times faster than a search for each value.
         above = [len(values) - missing, *(int(np.count_nonzero(values > edge)) for edge in profile.edges), 0]
-        bins = [one - more for one, more in zip(above, above[1:], strict=False)]
+        bins = [one - more for one, more in pairwise(above)]
     return Counts(rows=len(values), missing=missing, outside=outside, bins=bins)
 
 
@@ -369,30 +370,41 @@ def saturated(scores: Any) -> float:
     return float(ends.mean()) if len(found) else 0.0
 
 
-def saturation_said(fraction: float | None, records: int) -> str:
-    """Return a sentence on scores of which more than half are exactly 0 or 1, or nothing.
+@dataclass(frozen=True, kw_only=True)
+class Saturation:
+    """How many scores are exactly 0 or 1.
 
-    Args:
-        fraction: See :func:`saturated`; ``None``: scores are no probabilities.
-        records: How many there are.
+    Attributes:
+        fraction: See :func:`saturated`.
+        records: How many scores there are.
+        in_training: The same fraction of the test records after the training; ``None`` where nobody knows.
+        drifted: Whether a column of the records has drifted.
     """
-    if fraction is None or fraction <= _MOST_SATURATED:
-        return ""
-    return (
-        f"{round(fraction * records):,} of {records:,} scores are exactly 0 or 1: the model's outputs are far beyond "
-        "those of its training; look for another unit in a column"
-    )
 
+    fraction: float
+    records: int
+    in_training: float | None
+    drifted: bool
 
-def check_saturated(fraction: float | None, records: int) -> None:
-    """Refuse scores of which more than half are exactly 0 or 1.
+    def __str__(self) -> str:
+        """Return a sentence where more than half are, and were not after the training; else nothing."""
+        news = self.drifted if self.in_training is None else self.in_training <= _MOST_SATURATED
+        if self.fraction <= _MOST_SATURATED or not news:
+            return ""
+        then = "" if self.in_training is None else f" ({self.in_training:.1%} of the test records after the training)"
+        return (
+            f"{round(self.fraction * self.records):,} of {self.records:,} scores are exactly 0 or 1{then}: look for "
+            "another unit in a column"
+        )
 
-    Raises:
-        DriftError: If so.
-    """
-    said = saturation_said(fraction, records)
-    if said:
-        raise DriftError(f"{said}. No score was kept; score without failing on drift to see them")
+    def check(self) -> None:
+        """Refuse the scores, if there is something to say.
+
+        Raises:
+            DriftError: If so.
+        """
+        if str(self):
+            raise DriftError(f"{self}. No score was kept; score without failing on drift to see them")
 
 
 def drift_said(drift: Mapping[str, Sequence[ColumnDrift]], *, most: int = 8) -> list[str]:

@@ -628,6 +628,7 @@ class ActiveParty(Party):
         labels: Defenses that act before the loss.
         scores: Defenses of the predictions that it publishes.
         score_noise: Their noise, if it is memoised; ``None``: it is drawn anew.
+        saturated: Fraction of test records whose score was exactly 0 or 1 at the last evaluation; ``None`` before one.
         training_labels: The labels of its training records, and the coins in the place of some.
         zeros: Ids of the records of the step under way whose residue it sends as a zero, ``(j,)``, where the exchange
             uses some records of a step only; ``None``: it uses all. A secret of its own, by which attacks are judged.
@@ -668,6 +669,7 @@ class ActiveParty(Party):
         self.labels = DefenseChain("labels", self.name)
         self.scores = DefenseChain("scores", self.name)
         self.score_noise: MemoisedNoise | None = None
+        self.saturated: float | None = None
 
     def prepare(self, *, seed: int, device: torch.device, **precisions: torch.dtype | None) -> None:
         """Move to a device, and set the randomness and the precisions, as :meth:`Party.prepare`."""

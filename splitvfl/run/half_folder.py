@@ -84,6 +84,7 @@ class HalfSchema(msgspec.Struct, frozen=True, kw_only=True):
             one was given in Python that predicts otherwise than the usual one.
         test: Of a run in one process: digest of the party's test records
             (:func:`splitvfl.data.digests.encoded_digest`).
+        saturated: At the active party: fraction of the test records with a score of exactly 0 or 1 after training.
         digest: SHA-256 of all of this, with an empty text in this place.
     """
 
@@ -109,6 +110,7 @@ class HalfSchema(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, str]
     loss: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     test: str | msgspec.UnsetType = msgspec.UNSET
+    saturated: float | msgspec.UnsetType = msgspec.UNSET
     digest: str = ""
 
 
@@ -238,7 +240,14 @@ def _described(party: ActiveParty | PassiveParty, origin: Origin, files: Mapping
         files=dict(files),
         loss=_loss_of(party, origin),
         test=msgspec.UNSET if origin.test is None else origin.test,
+        saturated=_saturated(party),
     )
+
+
+def _saturated(party: ActiveParty | PassiveParty) -> float | msgspec.UnsetType:
+    if isinstance(party, ActiveParty) and party.saturated is not None:
+        return party.saturated
+    return msgspec.UNSET
 
 
 def _loss_of(party: ActiveParty | PassiveParty, origin: Origin) -> dict[str, Any] | msgspec.UnsetType:
