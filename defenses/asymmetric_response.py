@@ -71,6 +71,7 @@ class AsymmetricResponse(CorrectedResponse):
     """
 
     name: ClassVar[str] = "asymmetric-response"
+    shifts_scores: ClassVar[str] = ""
 
     def __init__(
         self,

@@ -47,6 +47,7 @@ class MemoisedResponse(CorrectedResponse):
     """
 
     name: ClassVar[str] = "memoised-response"
+    shifts_scores: ClassVar[str] = ""
 
     def __init__(
         self, *, flip: float | None = None, epsilon: float | None = None, corrected: Corrected = "targets"

@@ -65,6 +65,7 @@ class MultiplicativeLaplaceResidue(ResidueNoise):
     """
 
     name: ClassVar[str] = "multiplicative-laplace-residue"
+    shifts_scores: ClassVar[str] = ""
 
     def __init__(self, *, epsilon: float, b1: float, b2: float, mode: MultiplicativeMode = "centred_at_one") -> None:
         nominal = checked_epsilon(epsilon)

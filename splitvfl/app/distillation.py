@@ -202,6 +202,7 @@ def _origin(teacher: SavedHalf, data: PartyData, choice: Choice) -> Origin:
         encoding=own.encoding,
         id_column=own.id_column,
         tables=own.tables,
+        score_shifts=teacher.schema.score_shifts or (),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -21,8 +22,9 @@ from torch import Tensor
 
 from splitvfl.app.estimator_tables import check_rows, fit_parties, table_of, transformed, value_errors
 from splitvfl.app.named_parts import attack_of, defense_of, listed, penalty_of, recipe_of
-from splitvfl.app.score_drift import saturation, warn_of_drift
+from splitvfl.app.score_drift import saturation, shifts_said, warn_of_drift
 from splitvfl.data.columns import PartyData
+from splitvfl.data.doubts import DoubtWarning
 from splitvfl.data.labels import Labels
 from splitvfl.data.spec import TableSpec
 from splitvfl.errors import ArgumentError
@@ -150,6 +152,7 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         self._held, self._task, self._row_norm, self._seed = held, task, recipe.row_norm, seed
         self._models = {party.name: list(party.models) for party in (active, *passives.values())}
         self._prediction_defenses = defenses
+        self._score_shifts = active.learned_shifts
         return self
 
     def _table(self, given: Any, *, reset: bool) -> pa.Table:
@@ -301,12 +304,18 @@ class SplitClassifier(ClassifierMixin, _SplitEstimator):  # type: ignore[misc]
 
         Raises:
             ValueError: If columns are not those that were trained on, or the model has no probabilities.
+
+        Warns:
+            DoubtWarning: If a column has drifted since :meth:`fit`; or a defense has shifted the scores, so that they
+                are no probabilities of the classes.
         """
         outputs = self._outputs(X)
         if link_of(self._task.loss) == "identity":
             raise ArgumentError(
                 f"the {loss_name(self._task.loss)} loss has margins and no probabilities; predict gives the classes"
             )
+        if self._score_shifts:
+            warnings.warn("\n".join(shifts_said(self._score_shifts)), DoubtWarning, stacklevel=2)
         scores: npt.NDArray[np.float64] = self._task.loss.scores(outputs).numpy()
         return np.stack([1 - scores, scores], axis=1) if scores.ndim == 1 else scores
 

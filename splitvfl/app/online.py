@@ -21,6 +21,7 @@ from splitvfl.app.http_access import Access, HttpLimits, HttpSettings, access
 from splitvfl.app.promised_predictions import NOT_COVERED, AfterTraining, on_request, put_by, was_promised
 from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.saved_model import HALF_FILE, load_half
+from splitvfl.app.score_drift import score_shifts, shifts_said
 from splitvfl.app.serving import PredictionFiles, defend_predictions, partners_of, records_to_score
 from splitvfl.app.serving_noise import KEY_FILE, as_bytes, noise_key, noise_settings, note_code, note_settings
 from splitvfl.config.module_sources import Modules, untrusted_run
@@ -185,6 +186,10 @@ class _Preparation:
         assert isinstance(party, ActiveParty)
         for line in () if own is None else drift_said({self.name: own.drift}):
             self.notify(line)
+        shifts = score_shifts(party, self.half, self.config)
+        for line in shifts_said(shifts):
+            self.notify(line)
+        model: dict[str, object] = {"run": self.half.schema.run, "step": self.half.schema.step}
         metrics = HttpMetrics(self.name, self.partners, self.half.schema.encoding)
         service = LabelService(
             party,
@@ -200,7 +205,7 @@ class _Preparation:
             self._reader(party, own),
             door,
             metrics,
-            model={"run": self.half.schema.run, "step": self.half.schema.step},
+            model=model | ({"scores_are_probabilities": False} if shifts else {}),
             timeout_s=1.5 * self.settings.timeout_s,
         )
         return HttpService(self.run, service, application, door, self.notify, self._after(self.partners))

@@ -28,7 +28,7 @@ from splitvfl.app.promised_predictions import AfterTraining, add_noise, parts_of
 from splitvfl.app.records import load_data, own_data
 from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.saved_model import SavedHalf, load_half
-from splitvfl.app.score_drift import saturation, warn_of_drift
+from splitvfl.app.score_drift import saturation, score_shifts, warn_of_drift
 from splitvfl.app.scoring import memoised_noise
 from splitvfl.app.serving import defend_predictions
 from splitvfl.config.module_sources import Modules, own_folder, untrusted_run
@@ -71,6 +71,8 @@ class ScoredRecords:
             test records.
         saturation: How many scores are exactly 0 or 1; of several classes, how many records have a score of 1. ``None``
             where scores are no probabilities, or a defense changes them.
+        shifts: Why the scores are no probabilities of the labels, in sentences, as after some defenses; none: they are
+            estimates of these.
     """
 
     scores: Tensor
@@ -79,6 +81,7 @@ class ScoredRecords:
     unknown: Mapping[str, Mapping[str, int]]
     drift: Mapping[str, tuple[ColumnDrift, ...]] = field(default_factory=dict)
     saturation: Saturation | None = None
+    shifts: tuple[str, ...] = ()
 
     @property
     def formulas(self) -> str:
@@ -184,7 +187,14 @@ class SavedRun:
         ends = saturation(self.active, scores, found.drift, in_training=None if before is msgspec.UNSET else before)
         if fail_on_drift is not None and ends is not None:
             ends.check()
-        return ScoredRecords(scores, found.name_column, found.names, found.unknown, found.drift, ends)
+        return ScoredRecords(
+            scores, found.name_column, found.names, found.unknown, found.drift, ends, self.score_shifts
+        )
+
+    @property
+    def score_shifts(self) -> tuple[str, ...]:
+        """Why scores are no probabilities of the labels, in sentences; none: they are estimates of these."""
+        return score_shifts(self.active, self.halves[self.active.name], self.config)
 
     @contextmanager
     def _counted(self, found: JointRecords, notify: Callable[[str], None]) -> Iterator[None]:

@@ -26,7 +26,7 @@ from splitvfl.app.promised_predictions import (
 )
 from splitvfl.app.records import own_data
 from splitvfl.app.saved_model import SavedHalf, load_half
-from splitvfl.app.score_drift import saturation
+from splitvfl.app.score_drift import saturation, score_shifts, shifts_said
 from splitvfl.app.scoring import check_own_defenses, loss_of_half, memoised_noise, scorer_of
 from splitvfl.app.scoring_team import (
     TeamRecords,
@@ -220,6 +220,8 @@ def prepare_prediction(
         notify(f"{said}. {SPREADSHEETS}")
     reserve = put_by(run, config)
     party = _defended_party(config, half, shared.own, team, reserve)
+    for line in shifts_said(score_shifts(party, half, config)) if isinstance(party, ActiveParty) else ():
+        notify(line)
     if promised and config.scorer != config.active:
         raise PrivacyError(
             f"{run}: noise was calculated for this training, and covers no prediction whose scores "

@@ -203,6 +203,7 @@ def _predict_run(
 ) -> None:
     import torch
 
+    from splitvfl.app.score_drift import shifts_said
     from splitvfl.data.drift import drift_said
     from splitvfl.data.formulas import SPREADSHEETS
     from splitvfl.data.score_file import check_score_target, is_csv, write_scores
@@ -225,7 +226,7 @@ def _predict_run(
     for party, columns in found.unknown.items():
         for column, rows in columns.items():
             tell(f"{party}: {column}: {rows} records have a value that training did not know")
-    for line in drift_said(found.drift):
+    for line in (*drift_said(found.drift), *shifts_said(found.shifts)):
         tell(line)
     if found.saturation is not None and str(found.saturation):
         tell(str(found.saturation))

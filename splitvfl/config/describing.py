@@ -118,8 +118,15 @@ def _defense(factory: Any, example: str) -> dict[str, str]:
         **_claimed(defense),
         "Acts on": _CROSSINGS[crossing_of(defense)],
         "Labels": _labels_of(factory),
+        "Scores": _scores_of(defense),
         "Exchanges": _listed(fitting),
     }
+
+
+def _scores_of(hook: Any) -> str:
+    """Return whether scores are probabilities with a hook, as its example sets it."""
+    said = shifts_scores_of(hook) if not inspect.isclass(hook) else ""
+    return f"no probabilities: {said.partition(': ')[2]}" if said else "estimates of probabilities, as without it"
 
 
 def _claimed(defense: Any) -> dict[str, str]:

@@ -85,6 +85,8 @@ class HalfSchema(msgspec.Struct, frozen=True, kw_only=True):
         test: Of a run in one process: digest of the party's test records
             (:func:`splitvfl.data.digests.encoded_digest`).
         saturated: At the active party: fraction of the test records with a score of exactly 0 or 1 after training.
+        score_shifts: At the active party: why its scores are no probabilities of the labels, in sentences. An earlier
+            version did not say.
         digest: SHA-256 of all of this, with an empty text in this place.
     """
 
@@ -111,6 +113,7 @@ class HalfSchema(msgspec.Struct, frozen=True, kw_only=True):
     loss: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     test: str | msgspec.UnsetType = msgspec.UNSET
     saturated: float | msgspec.UnsetType = msgspec.UNSET
+    score_shifts: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     digest: str = ""
 
 
@@ -129,6 +132,7 @@ class Origin:
         loss: The section that names the label party's loss, if there is one.
         tables: The party's table folder, if the columns came from one.
         test: Digest of its test records, if they are to be known again.
+        score_shifts: Why what it learned from are no probabilities of the labels, in sentences: a student's teacher.
     """
 
     learned: TaskSpec
@@ -141,6 +145,7 @@ class Origin:
     loss: Settings | None = None
     tables: Path | None = None
     test: str | None = None
+    score_shifts: tuple[str, ...] = ()
 
 
 # --- writing
@@ -241,7 +246,12 @@ def _described(party: ActiveParty | PassiveParty, origin: Origin, files: Mapping
         loss=_loss_of(party, origin),
         test=msgspec.UNSET if origin.test is None else origin.test,
         saturated=_saturated(party),
+        score_shifts=_score_shifts(party, origin),
     )
+
+
+def _score_shifts(party: ActiveParty | PassiveParty, origin: Origin) -> tuple[str, ...] | msgspec.UnsetType:
+    return (*origin.score_shifts, *party.learned_shifts) if isinstance(party, ActiveParty) else msgspec.UNSET
 
 
 def _saturated(party: ActiveParty | PassiveParty) -> float | msgspec.UnsetType:
