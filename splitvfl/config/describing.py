@@ -31,6 +31,7 @@ from splitvfl.hooks import (
     needs_label_gradients,
     needs_of,
     record_loss_of,
+    shifts_scores_of,
     target_of,
 )
 from splitvfl.leakage.view_fields import in_words
@@ -237,7 +238,11 @@ def _loss(factory: Any, example: str) -> dict[str, str]:
 def _penalty(factory: Any, example: str) -> dict[str, str]:
     fitting = [name for name, exchange in built_in("exchanges").items() if exchange.adds_penalties]
     acting = "the gradient that a passive party's bottom model learns from, in training; nothing that is sent"
-    return {"Acts on": acting, "Exchanges": _listed(fitting)}
+    return {
+        "Acts on": acting,
+        "Scores": _scores_of(_made("penalties", factory, example)),
+        "Exchanges": _listed(fitting),
+    }
 
 
 _DERIVED: Mapping[PluginKind, Callable[[Any, str], dict[str, str]]] = {
