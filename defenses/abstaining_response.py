@@ -84,6 +84,7 @@ class AbstainingResponse(CorrectedResponse):
     """
 
     name: ClassVar[str] = "abstaining-response"
+    shifts_scores: ClassVar[str] = ""
 
     def __init__(
         self, *, detection_error: float, epsilon: float | None = 3.0, corrected: Corrected = "targets"

@@ -72,6 +72,7 @@ class AsymmetricResponse(CorrectedResponse):
 
     name: ClassVar[str] = "asymmetric-response"
     recommended: ClassVar[str] = "for two classes, of which one is rarer"
+    shifts_scores: ClassVar[str] = ""
 
     def __init__(
         self,

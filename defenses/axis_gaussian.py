@@ -68,6 +68,7 @@ class AxisGaussian(AxisNoise):
     """
 
     name: ClassVar[str] = "axis-gaussian"
+    shifts_scores: ClassVar[str] = ""
 
     def __init__(self, *, ratio: float | None = None, detection_error: float | None = None) -> None:
         if (ratio is None) == (detection_error is None):

@@ -65,6 +65,7 @@ class AxisSumKL(AxisNoise):
     """
 
     name: ClassVar[str] = "axis-sumkl"
+    shifts_scores: ClassVar[str] = ""
 
     def __init__(
         self, *, power: float | None = None, ratio: float | None = None, detection_error: float | None = None

@@ -34,6 +34,7 @@ class ClassLabel:
     """
 
     name: ClassVar[str] = "class-label"
+    shifts_scores: ClassVar[str] = "scores say which class is largest, and not how likely it is"
     crossing: ClassVar[Crossing] = "scores"
     scope: ClassVar[Scope] = "row"
     needs_probabilities: ClassVar[bool] = True

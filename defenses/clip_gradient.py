@@ -45,6 +45,7 @@ class ClipGradient:
     """
 
     name: ClassVar[str] = "clip-gradient"
+    shifts_scores: ClassVar[str] = ""
 
     def __init__(self, *, bound: float | None = None, quantile: float | None = None) -> None:
         if (bound is None) == (quantile is None):

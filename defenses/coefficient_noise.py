@@ -47,6 +47,7 @@ class CoefficientNoise:
     """
 
     name: ClassVar[str] = "coefficient-noise"
+    shifts_scores: ClassVar[str] = ""
 
     def __init__(self, *, sigma: float, clip: float, scale: float = 4.0, one_draw: bool = False) -> None:
         check_positive(sigma=sigma, clip=clip, scale=scale)

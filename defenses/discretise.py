@@ -49,6 +49,7 @@ class Discretise:
     """
 
     name: ClassVar[str] = "discretise"
+    shifts_scores: ClassVar[str] = ""
 
     def __init__(self, *, bins: int = 6) -> None:
         if not isinstance(bins, int) or isinstance(bins, bool) or bins < 1:

@@ -45,6 +45,7 @@ class GaussianIR:
     """
 
     name: ClassVar[str] = "gaussian-ir"
+    shifts_scores: ClassVar[str] = ""
     crossing: ClassVar[Crossing] = "activation"
     scope: ClassVar[Scope] = "row"
 

@@ -83,6 +83,7 @@ class GaussianTargets:
     """
 
     name: ClassVar[str] = "gaussian-targets"
+    shifts_scores: ClassVar[str] = ""
     for_regression: ClassVar[str] = "label_range: [low, high]"
     crossing: ClassVar[Crossing] = "labels"
 

@@ -46,6 +46,7 @@ class Isotropic:
     """
 
     name: ClassVar[str] = "isotropic"
+    shifts_scores: ClassVar[str] = ""
 
     def __init__(self, *, ratio: float | None = None, sigma: float | None = None) -> None:
         if ratio is not None and sigma is not None:

@@ -61,6 +61,7 @@ class LaplaceResidue(ResidueNoise):
     """
 
     name: ClassVar[str] = "laplace-residue"
+    shifts_scores: ClassVar[str] = ""
 
     def __init__(self, *, epsilon: float) -> None:
         self.epsilon = checked_epsilon(epsilon)

@@ -35,6 +35,7 @@ class MaxNorm:
     """
 
     name: ClassVar[str] = "max-norm"
+    shifts_scores: ClassVar[str] = ""
 
     def claims(self) -> tuple[NoPromise]:
         """Return that nothing is promised, and why."""

@@ -50,6 +50,7 @@ class MemoisedResponse(CorrectedResponse):
 
     name: ClassVar[str] = "memoised-response"
     recommended: ClassVar[str] = "for two classes of similar size"
+    shifts_scores: ClassVar[str] = ""
 
     def __init__(
         self, *, flip: float | None = None, epsilon: float | None = None, corrected: Corrected = "targets"

@@ -67,6 +67,7 @@ class MultiplicativeLaplaceResidue(ResidueNoise):
     """
 
     name: ClassVar[str] = "multiplicative-laplace-residue"
+    shifts_scores: ClassVar[str] = "residues are kept away from 0, which draws what is learned of them towards 1/2"
 
     def __init__(self, *, epsilon: float, b1: float, b2: float, mode: MultiplicativeMode = "centred_at_one") -> None:
         nominal = checked_epsilon(epsilon)

@@ -72,6 +72,13 @@ class Purification:
             ),
         )
 
+    @property
+    def shifts_scores(self) -> str:
+        """Why scores are no probabilities."""
+        if type(self).purified is Purification.purified and self.temperature == 1:
+            return ""
+        return "scores are mapped to others of the same class, which are no probabilities"
+
     def __call__(self, scores: Tensor, _: Secrets, /) -> Tensor:
         """Return the mapped scores.
 

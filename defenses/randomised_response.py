@@ -101,6 +101,16 @@ class RandomisedResponse:
         return tuple(map(float, range(self.classes)))
 
     @property
+    def shifts_scores(self) -> str:
+        """Why scores are no probabilities of the labels."""
+        if self.corrected == "likelihood":
+            return ""
+        return (
+            f"scores are probabilities of answers, of which {self._lie:.0%} are lies, and lie nearer 1/{self.classes}; "
+            "their order stays. corrected: likelihood makes them probabilities of the labels"
+        )
+
+    @property
     def record_loss(self) -> RecordLoss | None:
         """The loss, where it is not the task's."""
         return self._likelihood if self.corrected == "likelihood" else None

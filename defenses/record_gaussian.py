@@ -117,6 +117,7 @@ class RecordGaussian:
     """
 
     name: ClassVar[str] = "record-gaussian"
+    shifts_scores: ClassVar[str] = ""
     for_regression: ClassVar[str] = "label_range: [low, high]"
     crossing: ClassVar[Crossing] = "gradient"
     needs_label_gradients: ClassVar[bool] = True

@@ -11,6 +11,7 @@ from splitvfl.claims import NoPromise
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Crossing, Scope, Secrets
 
+_FAITHFUL = 3  # decimals that leave the mean of scores within half a thousandth
 _MOST_DECIMALS = 15  # more than a float64 in [0, 1] holds
 
 
@@ -51,6 +52,12 @@ class Rounding:
     def claims(self) -> tuple[NoPromise]:
         """Return that nothing is promised, and why."""
         return (NoPromise("Equations in columns are still solved, to about the precision that is left."),)
+
+    @property
+    def shifts_scores(self) -> str:
+        """Why scores are no probabilities, of few decimals."""
+        few = self.decimals < _FAITHFUL
+        return f"scores are rounded to {self.decimals} decimals, and rare classes to 0" if few else ""
 
     def __call__(self, scores: Tensor, _: Secrets, /) -> Tensor:
         """Return the rounded scores.

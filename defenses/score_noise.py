@@ -60,6 +60,7 @@ class ScoreNoise:
     """
 
     name: ClassVar[str] = "score-noise"
+    shifts_scores: ClassVar[str] = "noise is added to the logits of the scores, and they are no probabilities"
     crossing: ClassVar[Crossing] = "scores"
     scope: ClassVar[Scope] = "row"
     needs_probabilities: ClassVar[bool] = True

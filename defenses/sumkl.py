@@ -60,6 +60,7 @@ class SumKL(ClassConditionalNoise):
     """
 
     name: ClassVar[str] = "sumkl"
+    shifts_scores: ClassVar[str] = ""
     weaknesses: ClassVar[Mapping[str, str]] = {
         "residual": "sumkl puts noise off the gradient's axis on one class only; axis-sumkl does not (and is read by a "
         "partner who knows what a converged model predicts: attack mixture)."

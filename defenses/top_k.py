@@ -46,6 +46,7 @@ class TopK:
     """
 
     name: ClassVar[str] = "top-k"
+    shifts_scores: ClassVar[str] = ""
 
     def __init__(self, *, keep: float = 0.1) -> None:
         if not 0.0 < keep <= 1.0:

@@ -26,6 +26,9 @@ class TopOne:
     """
 
     name: ClassVar[str] = "top-one"
+    shifts_scores: ClassVar[str] = (
+        "of three classes or more only the largest score is a probability; the others share the rest evenly"
+    )
     crossing: ClassVar[Crossing] = "scores"
     scope: ClassVar[Scope] = "row"
     needs_probabilities: ClassVar[bool] = True

@@ -59,6 +59,7 @@ class AdversarialReconstruction:
     """
 
     name: ClassVar[str] = "adversarial-reconstruction"
+    shifts_scores: ClassVar[str] = ""
     needs: ClassVar[frozenset[str]] = frozenset({"columns"})
 
     def __init__(

@@ -50,6 +50,7 @@ class DistanceCorrelation:
     """
 
     name: ClassVar[str] = "distance-correlation"
+    shifts_scores: ClassVar[str] = ""
     needs: ClassVar[frozenset[str]] = frozenset({"columns"})
 
     def __init__(self, *, records: Annotated[int, Field(ge=2, le=_MOST_RECORDS)] = 256) -> None:

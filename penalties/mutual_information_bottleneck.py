@@ -39,6 +39,7 @@ class MutualInformationBottleneck:
     """
 
     name: ClassVar[str] = "mutual-information-bottleneck"
+    shifts_scores: ClassVar[str] = ""
     needs: ClassVar[frozenset[str]] = frozenset({"distribution"})
     scope: ClassVar[Scope] = "row"
 

@@ -9,6 +9,7 @@
     │   ├── SumError     a sum that was opened is larger than agreed numbers can make it
     │   └── WorkerError  a process that helps to compute has ended, or its work cannot be had
     ├── DataError        columns, labels or records are not what the model needs
+    │   └── DriftError   records to be scored differ too much from those of the training
     ├── HookError        an attack or a defense broke its contract
     │   └── AttackRefused an attack cannot work on what it sees, and says why
     ├── ProtocolError    a party sent, or waited for, something outside the conversation
@@ -67,6 +68,10 @@ class DataError(SplitVFLError):
     """
 
     row: int | None = None
+
+
+class DriftError(DataError):
+    """Records to be scored differ more from those of the training than was allowed (``--fail-on-drift``)."""
 
 
 class HookError(SplitVFLError):

@@ -104,6 +104,9 @@ Optional class attributes refine a hook:
     follow such a one. Default, and ``None``: the task's loss.
 ``target_values`` (defenses of labels)
     Every value that a target can take, as a tuple. Default, and ``None``: not known, or infinitely many.
+``shifts_scores`` (defenses, penalties)
+    Why scores are no probabilities of the labels with it, as a sentence without its name; empty: they are estimates of
+    these as without it. Default: empty; a defense of labels or scores that does not say is told of as such.
 ``notes`` (defenses)
     Sentences that are to stand beside the figures of a run, as a tuple: what it leaves to be read, say. Default: none.
 ``running_totals`` (defenses)
@@ -1229,6 +1232,21 @@ def notes_of(defense: object) -> tuple[str, ...]:
     if not isinstance(notes, tuple) or not all(isinstance(note, str) for note in notes):
         raise HookError(f"{hook_name(defense)}: notes must be a tuple of sentences, got {notes!r}")
     return notes
+
+
+def shifts_scores_of(hook: object) -> str:
+    """Return in a sentence why scores are no probabilities of the labels with a hook, or nothing.
+
+    Raises:
+        HookError: If what it says is no text.
+    """
+    said = getattr(hook, "shifts_scores", None)
+    if said is None:
+        unsaid = crossing_of(hook) in ("labels", "scores")
+        return f"{hook_name(hook)}: does not say whether scores are still probabilities" if unsaid else ""
+    if not isinstance(said, str):
+        raise HookError(f"{hook_name(hook)}: shifts_scores must be a sentence, or empty, got {said!r}")
+    return f"{hook_name(hook)}: {said}" if said else ""
 
 
 def running_totals_of(defense: object) -> frozenset[str]:

@@ -203,6 +203,7 @@ def _origin(teacher: SavedHalf, data: PartyData, choice: Choice) -> Origin:
         id_column=own.id_column,
         id_rule=own.id_rule,
         tables=own.tables,
+        score_shifts=teacher.schema.score_shifts or (),
     )
 
 

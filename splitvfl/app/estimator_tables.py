@@ -24,7 +24,8 @@ from splitvfl.data.arrow_table import as_arrow
 from splitvfl.data.cell_format import Origin
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.doubts import DoubtWarning, doubts_of, in_words
-from splitvfl.data.encoding import FittedEncoding
+from splitvfl.data.drift import ColumnDrift
+from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.labels import Labels
 from splitvfl.data.load import as_written, check_input, fit, party_of, records_of
 from splitvfl.data.partition import REST
@@ -61,6 +62,15 @@ class FittedParty:
     encoding: FittedEncoding
     transform: Transform | None = None
 
+    def new_data(self, table: pa.Table, *, norm: float | None) -> tuple[PartyData, tuple[ColumnDrift, ...]]:
+        """Return all rows of a table as this party's records to predict, and how they differ from those of training.
+
+        Raises:
+            DataError: As :meth:`data`.
+        """
+        encoded = self.encoding.apply(table, source=SOURCE, count=True)
+        return self._data(encoded, table.num_rows, train=False, norm=norm), self.encoding.drift(encoded.counts)
+
     def data(self, table: pa.Table, *, train: bool, labels: Labels | None = None, norm: float | None) -> PartyData:
         """Return all rows of a table as this party's records: to train on, or else to predict.
 
@@ -74,10 +84,16 @@ class FittedParty:
             DataError: If a column is of another kind than it was, or holds what cannot be encoded.
         """
         encoded = self.encoding.apply(table, source=SOURCE)
-        rows = np.arange(table.num_rows, dtype=np.int64)
         if train:
             role: Role = "passive" if labels is None else "active"
-            check_input(PartyClaim(self.name, role), encoded, rows, source=SOURCE)
+            everything = np.arange(table.num_rows, dtype=np.int64)
+            check_input(PartyClaim(self.name, role), encoded, everything, source=SOURCE)
+        return self._data(encoded, table.num_rows, train=train, labels=labels, norm=norm)
+
+    def _data(
+        self, encoded: Encoded, count: int, *, train: bool, labels: Labels | None = None, norm: float | None
+    ) -> PartyData:
+        rows = np.arange(count, dtype=np.int64)
         used = records_of(encoded, rows, rows, labels)
         parts = (used, _none_of(used)) if train else (_none_of(used), used)
         return party_of(self.name, self.columns, encoded, *parts).with_transform(self.transform).with_row_norm(norm)

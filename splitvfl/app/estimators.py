@@ -31,6 +31,7 @@ from splitvfl.app.estimator_tables import (
     value_errors,
 )
 from splitvfl.app.named_parts import attack_of, defense_of, listed, penalty_of, recipe_of
+from splitvfl.app.score_drift import saturation, shifts_said, warn_of_drift
 from splitvfl.data.columns import PartyData
 from splitvfl.data.doubts import DoubtWarning, variants
 from splitvfl.data.labels import Labels
@@ -176,6 +177,7 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         self._held, self._task, self._row_norm, self._seed = held, task, recipe.row_norm, seed
         self._models = {party.name: list(party.models) for party in (active, *passives.values())}
         self._prediction_defenses = defenses
+        self._score_shifts = active.learned_shifts
         return self
 
     def _table(self, given: Any, *, fitted: FittedColumns | None) -> pa.Table:
@@ -225,9 +227,12 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         check_is_fitted(self)
         with value_errors():
             table = self._table(X, fitted=self._columns)
-            data = [party.data(table, train=False, norm=self._row_norm) for party in self._held]
-            active, passives = self._trained(data)
-            return predict(active, passives).outputs.double().cpu()
+            found = [party.new_data(table, norm=self._row_norm) for party in self._held]
+            active, passives = self._trained([data for data, _ in found])
+            outputs = predict(active, passives).outputs.double().cpu()
+        drift = {party.name: drift for party, (_, drift) in zip(self._held, found, strict=True)}
+        warn_of_drift(drift, saturation(active, self._task.loss.scores(outputs), drift, in_training=None))
+        return outputs
 
     def _trained(self, data: Sequence[PartyData]) -> tuple[ActiveParty, dict[str, PassiveParty]]:
         """Return the parties with the models that were trained, and other records."""
@@ -336,12 +341,18 @@ class SplitClassifier(ClassifierMixin, _SplitEstimator):  # type: ignore[misc]
 
         Raises:
             ValueError: If columns are not those that were trained on, or the model has no probabilities.
+
+        Warns:
+            DoubtWarning: If a column has drifted since :meth:`fit`; or a defense has shifted the scores, so that they
+                are no probabilities of the classes.
         """
         outputs = self._outputs(X)
         if link_of(self._task.loss) == "identity":
             raise ArgumentError(
                 f"the {loss_name(self._task.loss)} loss has margins and no probabilities; predict gives the classes"
             )
+        if self._score_shifts:
+            warnings.warn("\n".join(shifts_said(self._score_shifts)), DoubtWarning, stacklevel=2)
         scores: npt.NDArray[np.float64] = self._task.loss.scores(outputs).numpy()
         return np.stack([1 - scores, scores], axis=1) if scores.ndim == 1 else scores
 

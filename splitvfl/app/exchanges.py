@@ -51,7 +51,8 @@ def said_before(exchange: Exchange, active: ActiveParty, *, epochs: int) -> list
         epochs: How often each record is used.
     """
     promised = promises_of(active, epochs, own_part=exchange.own_part)
-    return [*promised, *_limit_of_logits(exchange)]
+    shifted = [f"Scores are no probabilities: {why}." for why in (*active.learned_shifts, *active.published_shifts)]
+    return [*promised, *shifted, *_limit_of_logits(exchange)]
 
 
 def _limit_of_logits(exchange: Exchange) -> list[str]:

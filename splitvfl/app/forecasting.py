@@ -55,6 +55,7 @@ from splitvfl.attacks.rcc2 import rcc2
 from splitvfl.config.registry import arguments_of, built_in
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import PartyData, Records
+from splitvfl.data.encoding import same_numbers
 from splitvfl.data.transform import MOST_ROTATED, Rearrangement, best_rotation
 from splitvfl.errors import AttackRefused, ConfigError, DataError, SplitVFLError
 from splitvfl.hooks import (
@@ -260,7 +261,8 @@ def _part_of_whole(config: ExperimentConfig, name: str) -> PartyData | None:
 
 def encoded_alike(data: PartyData, half: SavedHalf) -> bool:
     """Return whether records were encoded by what the encoding learned of the training records of a half."""
-    return (None if data.provenance is None else data.provenance.encoding) == half.schema.encoding
+    found = None if data.provenance is None else data.provenance.encoding
+    return same_numbers(found, half.schema.encoding)
 
 
 class _Shown(NamedTuple):

@@ -23,6 +23,7 @@ import torch
 
 from splitvfl.data.cell_format import AS_USUAL, Mistake, read_numbers, without_gaps
 from splitvfl.data.columns import Columns, Records
+from splitvfl.data.drift import Counts
 from splitvfl.data.encoding import Encoded, FittedCategories, FittedEncoding, FittedNumbers
 from splitvfl.data.id_column import Case, normalised
 from splitvfl.data.plain_columns import list_places
@@ -77,6 +78,7 @@ class Asked:
         question: What the partners are asked, for those that have.
         unknown: Of each record, its columns that hold a category which training did not know.
         single: Whether the request was one record without a list.
+        counts: What was counted of the columns that were sent, to find drift.
     """
 
     ids: tuple[str | int, ...]
@@ -84,6 +86,7 @@ class Asked:
     question: Question
     unknown: tuple[tuple[str, ...], ...]
     single: bool
+    counts: Mapping[str, Counts]
 
 
 class RequestReader:
@@ -149,7 +152,8 @@ class RequestReader:
         numbers = wanted[:, :8].contiguous().view(torch.int64)[:, 0] if len(asked) else asked
         records = Records(numbers, columns.rows(asked), row_norm=self._row_norm)
         unknown = self._unknown([columns for _, columns in found], encoded)
-        return Asked(tuple(ids), tuple(own), Question(records, wanted), unknown, single)
+        counts = {} if encoded is None else encoded.counts
+        return Asked(tuple(ids), tuple(own), Question(records, wanted), unknown, single, counts)
 
     # --- its form
 
@@ -240,7 +244,7 @@ class RequestReader:
         if self._encoding is None or not rows:
             return None
         try:
-            return self._encoding.apply(self._table(rows), source="the request")
+            return self._encoding.apply(self._table(rows), source="the request", count=True)
         except DataError as error:
             if len(rows) == 1:
                 where = f"{RECORDS}[{places[0]}]" if places else ""

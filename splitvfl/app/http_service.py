@@ -114,6 +114,7 @@ class ScoringApplication:
             self._check_type(headers_of(request.scope))
             # In a thread: a large body takes a while, and others are answered meanwhile.
             asked = await run_in_threadpool(self._reader.read, await self._body(request))
+            self._metrics.columns(asked.counts)
             return self._answer(asked, await self._asked(asked))
         except RequestMistake as error:
             return _error(error.status, str(error), {"Connection": "close"} if error.status in (408, 413) else {})
@@ -191,6 +192,7 @@ class ScoringApplication:
             answer = without or _score_of(next(left), "" if asked.single else f"{RECORDS}[{place}]")
             found.append({"id": name, **answer, **({"unknown_categories": list(unknown)} if unknown else {})})
         self._metrics.scored(sum({"not_held", "scored_enough"}.isdisjoint(one) for one in found))
+        self._metrics.saturated(sum(map(_is_saturated, found)))
         return found
 
     async def _about(self, request: Request) -> Response:
@@ -226,6 +228,11 @@ def _score_of(score: float | list[float], where: str) -> dict[str, Any]:
             "expected values on which the model has a finite output, got one that is too large for it", where=where
         )
     return {"scores": score} if isinstance(score, list) else {"score": score}
+
+
+def _is_saturated(answer: Mapping[str, Any]) -> bool:
+    """Return whether a score is exactly 0 or 1, or one of several classes has exactly 1."""
+    return answer.get("score") in (0.0, 1.0) or 1.0 in answer.get("scores", ())
 
 
 def _error(status: int, text: str, headers: Mapping[str, str] | None = None, **more: object) -> Response:

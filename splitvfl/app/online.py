@@ -21,12 +21,14 @@ from splitvfl.app.http_access import Access, HttpLimits, HttpSettings, access
 from splitvfl.app.promised_predictions import NOT_COVERED, AfterTraining, on_request, put_by, was_promised
 from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.saved_model import HALF_FILE, load_half
+from splitvfl.app.score_drift import score_shifts, shifts_said
 from splitvfl.app.serving import PredictionFiles, defend_predictions, partners_of, records_to_score
 from splitvfl.app.serving_noise import KEY_FILE, as_bytes, noise_key, noise_settings, note_code, note_settings
 from splitvfl.config.module_sources import Modules, untrusted_run
 from splitvfl.config.sections import ExperimentConfig, NetworkConfig, load_config
 from splitvfl.data.alignment import read_alignment
 from splitvfl.data.columns import NO_RECORDS, PartyData
+from splitvfl.data.drift import drift_said
 from splitvfl.data.id_column import Case
 from splitvfl.data.load import party_of
 from splitvfl.data.new_records import NewRecords
@@ -182,7 +184,13 @@ class _Preparation:
         door, own = access(self.settings.http), self._records(needed=self.half.schema.encoding is None)
         party = self._party(self._empty_data() if own is None else own.data)
         assert isinstance(party, ActiveParty)
-        metrics = HttpMetrics(self.name, self.partners)
+        for line in () if own is None else drift_said({self.name: own.drift}):
+            self.notify(line)
+        shifts = score_shifts(party, self.half, self.config)
+        for line in shifts_said(shifts):
+            self.notify(line)
+        model: dict[str, object] = {"run": self.half.schema.run, "step": self.half.schema.step}
+        metrics = HttpMetrics(self.name, self.partners, self.half.schema.encoding)
         service = LabelService(
             party,
             self._common(),
@@ -197,7 +205,7 @@ class _Preparation:
             self._reader(party, own),
             door,
             metrics,
-            model={"run": self.half.schema.run, "step": self.half.schema.step},
+            model=model | ({"scores_are_probabilities": False} if shifts else {}),
             timeout_s=1.5 * self.settings.timeout_s,
         )
         return HttpService(self.run, service, application, door, self.notify, self._after(self.partners))
@@ -251,6 +259,8 @@ class _Preparation:
         counts = AskCounts(self.settings.limits, folder / COUNTS_FILE)
         for column, rows in own.unknown.items():
             self.notify(f"{column}: {rows} records have a value that training did not know")
+        for line in drift_said({self.name: own.drift}):
+            self.notify(line)
         limits = self.settings.limits
         self.notify(
             f"{self.config.active} may ask for any id, and is told which of them {self.name} holds: "

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +27,7 @@ from splitvfl.app.promised_predictions import AfterTraining, add_noise, parts_of
 from splitvfl.app.records import load_data, own_data
 from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.saved_model import SavedHalf, load_half
+from splitvfl.app.score_drift import saturation, score_shifts, warn_of_drift
 from splitvfl.app.scoring import memoised_noise
 from splitvfl.app.serving import defend_predictions
 from splitvfl.config.module_sources import Modules, own_folder, untrusted_run
@@ -34,7 +35,8 @@ from splitvfl.config.sections import ExperimentConfig, kept_text, parse_config
 from splitvfl.cut.memoised import check_memoised
 from splitvfl.data.columns import PartyData, Records, VerticalData
 from splitvfl.data.digests import encoded_digest
-from splitvfl.data.encoding import FittedEncoding
+from splitvfl.data.drift import ColumnDrift, Saturation, check_drift
+from splitvfl.data.encoding import FittedEncoding, same_numbers
 from splitvfl.data.formulas import check_no_formulas, formulas_said
 from splitvfl.data.id_column import FIRST_RULE, ids_in_table, names_kept, whole_number
 from splitvfl.data.joint_records import ID_COLUMN, JointRecords, own_tables, read_joint_records
@@ -65,12 +67,21 @@ class ScoredRecords:
         name_column: What the column is called that names the records.
         names: What it holds, in the order of the scores.
         unknown: Records with a category that training did not know, by party and column.
+        drift: How columns differ from the training, by party, those that differ most first. Empty of the run's own
+            test records.
+        saturation: How many scores are exactly 0 or 1; of several classes, how many records have a score of 1. ``None``
+            where scores are no probabilities, or a defense changes them.
+        shifts: Why the scores are no probabilities of the labels, in sentences, as after some defenses; none: they are
+            estimates of these.
     """
 
     scores: Tensor
     name_column: str
     names: pa.Array
     unknown: Mapping[str, Mapping[str, int]]
+    drift: Mapping[str, tuple[ColumnDrift, ...]] = field(default_factory=dict)
+    saturation: Saturation | None = None
+    shifts: tuple[str, ...] = ()
 
     @property
     def formulas(self) -> str:
@@ -119,8 +130,14 @@ class SavedRun:
         Returns:
             Probabilities ``(n,)`` of a binary task, ``(n, k)`` of ``k`` classes; values ``(n,)`` of a regression. After
             the experiment's defenses of predictions, as the parties would compute them over a network.
+
+        Warns:
+            DoubtWarning: If a column has drifted since the training, or more than half of the scores are exactly 0 or
+                1; :meth:`score` returns this beside the scores.
         """
-        return self.score(records, id_column=id_column).scores
+        found = self.score(records, id_column=id_column)
+        warn_of_drift(found.drift, found.saturation)
+        return found.scores
 
     def score(
         self,
@@ -129,6 +146,7 @@ class SavedRun:
         id_column: str | None = None,
         not_covered: bool = False,
         strict_ids: bool = False,
+        fail_on_drift: float | None = None,
         notify: Callable[[str], None] = lambda line: None,
     ) -> ScoredRecords:
         """Return the scores of records beside their names.
@@ -143,10 +161,14 @@ class SavedRun:
             id_column: Column that names the records. Default: that of the training.
             not_covered: Whether to score more records than a training with calculated noise put some by for.
             strict_ids: Whether to refuse records whose names a spreadsheet takes for formulas, before any is counted.
+            fail_on_drift: Refuse records, before any is counted, of which a column has a stability index beyond this
+                and chance, or more than 5 % of new values (:mod:`splitvfl.data.drift`). ``None``: score them.
             notify: Told in one line what that does to what was promised of the training.
 
         Raises:
-            ArgumentError: If the parties' columns came as numbers, so that nobody knows how to encode others.
+            ArgumentError: If the parties' columns came as numbers, so that nobody knows how to encode others; or the
+                threshold of drift is not above 0.
+            DriftError: If records have drifted, and may not; or more than half of their scores are exactly 0 or 1.
             DataError: If records are not as the training records were, or the run's own have changed, or names are
                 refused.
             CheckpointError: If what crosses cannot be counted.
@@ -156,10 +178,23 @@ class SavedRun:
         found = self.own_tests() if records is None else self._read(records, id_column)
         if strict_ids:
             check_no_formulas(found.names, name_column=found.name_column)
+        if fail_on_drift is not None:
+            check_drift(found.drift, fail_on_drift)
         self.count_release(len(found.names), notify=notify, not_covered=not_covered)
         with self._counted(found, notify):
             scores = self.outputs(found.records).scores.float().cpu()
-        return ScoredRecords(scores, found.name_column, found.names, found.unknown)
+        before = self.halves[self.active.name].schema.saturated
+        ends = saturation(self.active, scores, found.drift, in_training=None if before is msgspec.UNSET else before)
+        if fail_on_drift is not None and ends is not None:
+            ends.check()
+        return ScoredRecords(
+            scores, found.name_column, found.names, found.unknown, found.drift, ends, self.score_shifts
+        )
+
+    @property
+    def score_shifts(self) -> tuple[str, ...]:
+        """Why scores are no probabilities of the labels, in sentences; none: they are estimates of these."""
+        return score_shifts(self.active, self.halves[self.active.name], self.config)
 
     @contextmanager
     def _counted(self, found: JointRecords, notify: Callable[[str], None]) -> Iterator[None]:
@@ -270,7 +305,7 @@ class SavedRun:
         data = {name: own_data(config, name).data for name in self.halves}
         for name, half in self.halves.items():
             encoding = _encoding_of(data[name])
-            if half.schema.encoding is not None and half.schema.encoding != encoding:
+            if half.schema.encoding is not None and not half.schema.encoding.encodes_like(encoding):
                 raise DataError(
                     f"the records of {name} in {config.source} are encoded otherwise than those that its half was "
                     "trained on: other records, or other settings of data"
@@ -344,7 +379,7 @@ def _with_records(party: _P, data: PartyData) -> _P:
 
 def _check_same(data: PartyData, half: SavedHalf, remedy: str) -> None:
     # Tables have one encoding, which cannot change without the records.
-    if encoded_digest(data.test) != half.schema.test or _encoding_of(data) != half.schema.encoding:
+    if encoded_digest(data.test) != half.schema.test or not same_numbers(_encoding_of(data), half.schema.encoding):
         raise DataError(
             f"the records of {half.schema.party} are not those of the run in {half.folder.parent}: its data, or how "
             f"they are read, have changed since; {remedy}"

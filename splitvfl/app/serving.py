@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from splitvfl.app.promised_predictions import (
 )
 from splitvfl.app.records import own_data
 from splitvfl.app.saved_model import SavedHalf, load_half
+from splitvfl.app.score_drift import saturation, score_shifts, shifts_said
 from splitvfl.app.scoring import check_own_defenses, loss_of_half, memoised_noise, scorer_of
 from splitvfl.app.scoring_team import (
     TeamRecords,
@@ -40,9 +42,11 @@ from splitvfl.app.workers import alike
 from splitvfl.config.sections import ExperimentConfig, HookConfig, NetworkConfig, PartyConfig
 from splitvfl.cut.memoised import MemoisedNoise, check_memoised
 from splitvfl.data.columns import PartyData
+from splitvfl.data.drift import ColumnDrift, check_drift
 from splitvfl.data.formulas import SPREADSHEETS, check_no_formulas, formulas_said
 from splitvfl.data.joint_records import ID_COLUMN, check_like, own_tables
 from splitvfl.data.new_records import NamedBy, NewRecords, named_in_tables, read_new_records
+from splitvfl.data.schema import read_party_schema
 from splitvfl.data.score_file import check_score_target, is_csv, write_scores
 from splitvfl.data.sets import TABLES
 from splitvfl.data.shards import lie_apart
@@ -76,6 +80,8 @@ class PredictionFiles:
         overwrite: Whether to replace a file of scores that is there already.
         not_covered: Whether to score more records than a training with calculated noise put some by for.
         strict_ids: Whether to refuse records whose names a spreadsheet takes for formulas; where scores are written.
+        fail_on_drift: Refuse records of which one of this party's columns has a stability index beyond this and chance,
+            or more than 5 % of new values, before anything is sent. ``None``: score them.
     """
 
     model: Path
@@ -86,6 +92,7 @@ class PredictionFiles:
     overwrite: bool = False
     not_covered: bool = False
     strict_ids: bool = False
+    fail_on_drift: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +112,8 @@ class Service:
         names: What all records are called whose scores are written here.
         parts: How many records all workers score, at worker 0.
         team: The workers of the party, of which this process is one.
+        fail_on_drift: Whether to write no scores of which more than half are exactly 0 or 1.
+        saturated_in_training: Fraction of such scores after the training; ``None`` where nobody knows.
     """
 
     party: ActiveParty | PassiveParty
@@ -119,6 +128,8 @@ class Service:
     parts: int
     scorer: Scorer | None = None
     team: Team = field(default_factory=Alone)
+    fail_on_drift: bool = False
+    saturated_in_training: float | None = None
 
     def run(self, progress: Callable[[int], None] = lambda done: None) -> None:
         """Meet the partners, score the records with them, and write the scores if this party has any to write.
@@ -136,7 +147,18 @@ class Service:
         kept = None if scores is None else scores.float().cpu()[slice(None) if real is None else real]
         every = scores_of_all(kept, self.team)
         if self.out is not None and every is not None:
+            if isinstance(self.party, ActiveParty):
+                self._look_at(self.party, every)
             write_scores(self.out, every, name_column=self.scored.name_column, names=self.names)
+
+    def _look_at(self, party: ActiveParty, scores: Tensor) -> None:
+        drift = {party.name: self.scored.drift}
+        ends = saturation(party, scores, drift, in_training=self.saturated_in_training)
+        if ends is None or not str(ends):
+            return
+        if self.fail_on_drift:
+            ends.check()
+        self.notify(str(ends))
 
     def _scores(self, progress: Callable[[int], None]) -> Tensor | None:
         common = (self.partners, self.settings, self.meeting)
@@ -198,6 +220,8 @@ def prepare_prediction(
         notify(f"{said}. {SPREADSHEETS}")
     reserve = put_by(run, config)
     party = _defended_party(config, half, shared.own, team, reserve)
+    for line in shifts_said(score_shifts(party, half, config)) if isinstance(party, ActiveParty) else ():
+        notify(line)
     if promised and config.scorer != config.active:
         raise PrivacyError(
             f"{run}: noise was calculated for this training, and covers no prediction whose scores "
@@ -226,6 +250,8 @@ def prepare_prediction(
         parts=shared.parts,
         scorer=_scorer(config, half, party, memoised_noise(config, run, notify)) if name == config.scorer else None,
         team=team,
+        fail_on_drift=files.fail_on_drift is not None,
+        saturated_in_training=None if half.schema.saturated is msgspec.UNSET else half.schema.saturated,
     )
 
 
@@ -236,6 +262,8 @@ def _shared_records(
     read = records_to_score(config, name, half, replace(files, records=own_file(files.records, team)))
     if files.strict_ids:
         check_no_formulas(read.names, name_column=read.name_column)
+    if files.fail_on_drift is not None:
+        check_drift({name: read.drift}, files.fail_on_drift)
     if team.size == 1:
         return records_of_team(read, team, apart=False)
     apart = lie_apart(str(files.records))
@@ -417,12 +445,12 @@ def _from_tables(half: SavedHalf, records: Path | None) -> NewRecords:
         )
     folder = own_tables(records, name)
     check_like(half.folder, folder)
-    return _numbered(open_party(folder), named_in_tables(folder))
+    return _numbered(open_party(folder), named_in_tables(folder), read_party_schema(folder).drift)
 
 
-def _numbered(data: PartyData, named_by: NamedBy) -> NewRecords:
+def _numbered(data: PartyData, named_by: NamedBy, drift: tuple[ColumnDrift, ...] = ()) -> NewRecords:
     ids = data.test.ids if data.test.real is None else data.test.ids[data.test.real]
-    return NewRecords(data, ID_COLUMN, pa.array(ids.numpy()), unknown={}, named_by=named_by)
+    return NewRecords(data, ID_COLUMN, pa.array(ids.numpy()), unknown={}, named_by=named_by, drift=drift)
 
 
 def defend_predictions(

@@ -124,7 +124,7 @@ class _Networked(Teacher):
         own = own_data(config, schema.party)
         self.data, self.device = own.data, config.train.device
         fitted = (own.data.provenance or Provenance()).encoding
-        if schema.encoding is not None and fitted != schema.encoding:
+        if schema.encoding is not None and not schema.encoding.encodes_like(fitted):
             raise DataError(f"the training records of {schema.party} have changed since the run in {folder}")
         self._scores = _ScoreFile(scores, schema.outputs, config, schema.party)
 

@@ -31,7 +31,7 @@ from splitvfl.cli import (
 )
 from splitvfl.cli.console import GIVEN, check_one_process, workers_started
 from splitvfl.cli.help_pages import lay_out
-from splitvfl.errors import SplitVFLError, printable
+from splitvfl.errors import DriftError, SplitVFLError, printable
 from splitvfl.system.allocator import keep_large_blocks
 from splitvfl.system.signals import stoppable
 
@@ -53,7 +53,8 @@ _command = cache(lambda: typer.main.get_command(app))
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    0 done, 1 a claim does not hold (audit --strict), 2 a mistake of the user's, 3 too large a leak, 130 stopped.
+    0 done, 1 a claim does not hold (audit --strict), 2 a mistake of the user's, 3 too large a leak, 4 records have
+    drifted (predict --fail-on-drift), 130 stopped.
     """
     keep_large_blocks()
     with ExitStack() as log:
@@ -66,7 +67,7 @@ def _exit_code(argv: Sequence[str] | None, log: ExitStack) -> int:
     GIVEN.set(tuple(sys.argv[1:] if argv is None else argv))
     try:
         with stoppable():
-            _command().main(args=None if argv is None else list(argv), prog_name="splitvfl", obj=log)
+            _command().main(args=prediction.with_threshold(GIVEN.get()), prog_name="splitvfl", obj=log)
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else 0
     except SplitVFLError as error:
@@ -74,7 +75,7 @@ def _exit_code(argv: Sequence[str] | None, log: ExitStack) -> int:
         _log.error("%s; what is wrong is said on standard error", type(error).__name__)
         # So may what it says quote what another wrote.
         print("\n".join(map(printable, f"splitvfl{_worker()}: {error}".split("\n"))), file=sys.stderr)
-        return 2
+        return 4 if isinstance(error, DriftError) else 2
     except OSError as error:
         _log.error("%s; what is wrong is said on standard error", type(error).__name__)
         print(f"splitvfl: cannot read or write {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)

@@ -32,6 +32,23 @@ if TYPE_CHECKING:
     from splitvfl.config.sections import ExperimentConfig
 
 
+FAIL_ON_DRIFT = "--fail-on-drift"
+
+
+def with_threshold(arguments: Sequence[str]) -> list[str]:
+    """Return the command line with the usual threshold of drift behind ``--fail-on-drift``, if no number is there.
+
+    >>> with_threshold(["predict", "runs/x", "--fail-on-drift", "--out", "s.csv"])
+    ['predict', 'runs/x', '--fail-on-drift=0.25', '--out', 's.csv']
+    """
+    found = list(arguments)
+    for place in [place for place, one in enumerate(found) if one == FAIL_ON_DRIFT]:
+        behind = found[place + 1] if place + 1 < len(found) else ""
+        if not behind.lstrip("+-").replace(".", "", 1).isdecimal():
+            found[place] = f"{FAIL_ON_DRIFT}=0.25"
+    return found
+
+
 def predict(
     trained: Annotated[
         Path,
@@ -80,6 +97,15 @@ def predict(
             help="Refuse ids that a spreadsheet takes for formulas (=1+1) before anything is scored; else count them.",
         ),
     ] = False,
+    fail_on_drift: Annotated[
+        float | None,
+        typer.Option(
+            FAIL_ON_DRIFT,
+            metavar="[THRESHOLD]",
+            help="Score nothing, and end with exit code 4, if a column differs from the training by a stability index "
+            "beyond 0.25, or the number given, and beyond chance.",
+        ),
+    ] = None,
 ) -> None:
     """Score new records: with all halves of a run in one process, or as one of several parties with its own half."""
     if trained.is_dir():
@@ -95,6 +121,7 @@ def predict(
             overwrite=overwrite,
             not_covered=not_covered,
             strict_ids=strict_ids,
+            fail_on_drift=fail_on_drift,
         )
         return
     from splitvfl.app.run_folder import MODEL_FOLDER
@@ -108,6 +135,7 @@ def predict(
         check_one_process(f"{name} is no party with records: start predict")
         _refuse(f"at {name}, which has no data", {"--records": records, "--out": out, "--model": model})
         _refuse(f"at {name}, which has no data", {"--aligned": aligned, "--id": id_column, "--strict-ids": strict_ids})
+        _refuse(f"at {name}, which has no data", {FAIL_ON_DRIFT: fail_on_drift})
         _score_for_others(config)
         return
     files = PredictionFiles(
@@ -119,6 +147,7 @@ def predict(
         overwrite=overwrite,
         not_covered=not_covered,
         strict_ids=strict_ids,
+        fail_on_drift=fail_on_drift,
     )
     _predict_with_others(config, name, files)
 
@@ -170,9 +199,12 @@ def _predict_run(
     overwrite: bool,
     not_covered: bool,
     strict_ids: bool,
+    fail_on_drift: float | None,
 ) -> None:
     import torch
 
+    from splitvfl.app.score_drift import shifts_said
+    from splitvfl.data.drift import drift_said
     from splitvfl.data.formulas import SPREADSHEETS
     from splitvfl.data.score_file import check_score_target, is_csv, write_scores
 
@@ -181,12 +213,23 @@ def _predict_run(
     _keep_records(out, sources)
     if run.config is not None and run.config.train.threads is not None:
         torch.set_num_threads(run.config.train.threads)
-    found = run.score(sources, id_column=id_column, not_covered=not_covered, strict_ids=strict_ids, notify=tell)
+    found = run.score(
+        sources,
+        id_column=id_column,
+        not_covered=not_covered,
+        strict_ids=strict_ids,
+        fail_on_drift=fail_on_drift,
+        notify=tell,
+    )
     if is_csv(out) and found.formulas:
         tell(f"{found.formulas}. {SPREADSHEETS}")
     for party, columns in found.unknown.items():
         for column, rows in columns.items():
             tell(f"{party}: {column}: {rows} records have a value that training did not know")
+    for line in (*drift_said(found.drift), *shifts_said(found.shifts)):
+        tell(line)
+    if found.saturation is not None and str(found.saturation):
+        tell(str(found.saturation))
     write_scores(out, found.scores, name_column=found.name_column, names=found.names)
     whose = "" if records else "the run's own test records: "
     print(f"{whose}{len(found.names)} records scored; the scores are in {out}")
@@ -221,12 +264,15 @@ def _predict_with_others(config: ExperimentConfig, name: str, files: PredictionF
     from splitvfl.app.console import RowProgress
     from splitvfl.app.serving import prepare_prediction
     from splitvfl.app.workers import team_of_prediction
+    from splitvfl.data.drift import drift_said
     from splitvfl.run.teamwork import telling
 
     with told_if_stopped("nothing was written"), team_of_prediction(config, name) as team, telling(team):
         service = prepare_prediction(config, name, files, notify=silent if team.rank else tell, team=team)
         for column, rows in service.scored.unknown.items():
             tell(f"{column}: {rows} records have a value that training did not know")
+        for line in drift_said({name: service.scored.drift}):
+            tell(line)
         console = Console(quiet=True) if team.rank else errors_console()
         with RowProgress(console, "scoring", service.scored.data.test.count) as progress:
             service.run(progress)

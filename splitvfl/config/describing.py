@@ -32,6 +32,7 @@ from splitvfl.hooks import (
     needs_label_gradients,
     needs_of,
     record_loss_of,
+    shifts_scores_of,
     target_of,
 )
 from splitvfl.leakage.view_fields import in_words
@@ -127,8 +128,15 @@ def _defense(factory: Any, example: str) -> dict[str, str]:
         **_claimed(defense),
         "Acts on": _CROSSINGS[crossing_of(defense)],
         "Labels": _labels_of(factory),
+        "Scores": _scores_of(defense),
         "Exchanges": _listed(fitting),
     }
+
+
+def _scores_of(hook: Any) -> str:
+    """Return whether scores are probabilities with a hook, as its example sets it."""
+    said = shifts_scores_of(hook) if not inspect.isclass(hook) else ""
+    return f"no probabilities: {said.partition(': ')[2]}" if said else "estimates of probabilities, as without it"
 
 
 def _claimed(defense: Any) -> dict[str, str]:
@@ -253,7 +261,11 @@ def _loss(factory: Any, example: str) -> dict[str, str]:
 def _penalty(factory: Any, example: str) -> dict[str, str]:
     fitting = [name for name, exchange in built_in("exchanges").items() if exchange.adds_penalties]
     acting = "the gradient that a passive party's bottom model learns from, in training; nothing that is sent"
-    return {"Acts on": acting, "Exchanges": _listed(fitting)}
+    return {
+        "Acts on": acting,
+        "Scores": _scores_of(_made("penalties", factory, example)),
+        "Exchanges": _listed(fitting),
+    }
 
 
 _DERIVED: Mapping[PluginKind, Callable[[Any, str], dict[str, str]]] = {

@@ -7,7 +7,7 @@ JSON, in which numbers come back to the bit; what was fitted of ingested files, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, ClassVar, Final, Literal, Protocol, assert_never, get_args
 
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from splitvfl.data.cell_format import AS_USUAL, CellFormat, Origin, as_trained
 from splitvfl.data.chunks import Chunk
+from splitvfl.data.drift import ColumnDrift, Counts, Profile, compared, counted_codes, counted_numbers
 from splitvfl.data.plain_columns import list_lengths, list_places
 from splitvfl.data.ranges import Bounds
 from splitvfl.data.spelling import setting
@@ -94,6 +95,7 @@ class Encoded:
         field_sizes: Vocabulary sizes of the ``f`` fields, code 0 included.
         field_names: Names of the ``f`` fields.
         unknown: Rows whose category is not one of the fitted ones, by column; of columns that have any.
+        counts: What was counted to find drift, by column; empty unless that was asked for.
     """
 
     numeric: Block
@@ -102,6 +104,7 @@ class Encoded:
     field_sizes: tuple[int, ...]
     field_names: tuple[str, ...]
     unknown: Mapping[str, int]
+    counts: Mapping[str, Counts] = field(default_factory=dict)
 
 
 class FittedNumbers(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="numbers", tag_field="fitted"):
@@ -136,6 +139,23 @@ class FittedNumbers(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def names(self) -> tuple[str, ...]:
         """Names of the columns that it gives."""
         return (self.column, f"{self.column} missing") if self.marked else (self.column,)
+
+    @property
+    def known_profile(self) -> Profile:
+        """What is known of the training values without a profile: maybe their range, and that none was missing."""
+        gaps = 0 if self.bounds is None and not self.marked else None
+        if self.bounds is not None:
+            return Profile(low=self.bounds[0], high=self.bounds[1])
+        if self.scale == "minmax":
+            return Profile(gaps=gaps, low=self.offset, high=self.offset + self.spread)
+        return Profile(gaps=gaps)
+
+    def decoded(self, scaled: Block) -> Floats:
+        """Return values that training saw from what :meth:`encode` made of them, up to rounding."""
+        values = scaled.astype(np.float64)
+        if self.scale != "none":
+            values = values * self.spread + self.offset
+        return np.copysign(np.expm1(np.abs(values)), values) if self.scale == "log1p" else values
 
     def encode(self, chunk: Chunk) -> Block:
         """Return the column filled, scaled and marked: ``(rows, 1)``, or ``(rows, 2)`` with marks.
@@ -255,11 +275,14 @@ class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         columns: One entry per column, in their order.
         written: How the cells of the table were written, so that new records are read alike.
         lists: Columns of lists that some of them are places of, and how long the lists are.
+        profiles: What the training values looked like, by column, to find drift in new ones. Empty where an earlier
+            version fitted, and where public ranges stand in place of what training rows show.
     """
 
     columns: tuple[FittedNumbers | FittedCategories, ...]
     written: CellFormat = AS_USUAL
     lists: dict[str, int] = {}
+    profiles: dict[str, Profile] = {}
 
     @property
     def text_columns(self) -> tuple[str, ...]:
@@ -272,7 +295,18 @@ class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         numbers = {one.column for one in self.columns} - set(text)
         return as_trained(table, self.written, numbers=numbers, text=text, place=origin.place, typed=origin.typed)
 
-    def apply(self, table: pa.Table, *, source: str) -> Encoded:
+    def encodes_like(self, other: FittedEncoding | None) -> bool:
+        """Return whether another encoding gives the same numbers, whatever is known of the training values."""
+        if other is None:
+            return False
+        return (self.columns, self.written, self.lists) == (other.columns, other.written, other.lists)
+
+    def drift(self, counts: Mapping[str, Counts]) -> tuple[ColumnDrift, ...]:
+        """Return how new records differ from those of the training, by what :meth:`apply` counted of them."""
+        known = {one.column: one.known_profile for one in self.columns if isinstance(one, FittedNumbers)}
+        return compared(counts, known | self.profiles)
+
+    def apply(self, table: pa.Table, *, source: str, count: bool = False) -> Encoded:
         """Return the columns of a table as numbers, in the table's order; columns that were not fitted are left out.
 
         Text in columns of numbers is read as in training where settings said how it is written. A category that was not
@@ -281,6 +315,7 @@ class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         Args:
             table: The table; at least the fitted columns.
             source: Where it comes from, for messages.
+            count: Whether to count what :meth:`drift` compares with the training.
 
         Raises:
             DataError: If a column is missing, is of another kind, or holds what cannot be encoded.
@@ -297,7 +332,7 @@ class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
                 raise DataError(
                     f"column {name!r} of {source} holds {column.type}, and held {expected} when the encoding was fitted"
                 )
-        return TableEncoder(self.columns).apply(chunk)
+        return TableEncoder(self.columns).apply(chunk, profiles=self.profiles if count else None)
 
     def with_lists(self, table: pa.Table, *, source: str) -> pa.Table:
         """Return a table whose lists are as long as they were; where no row has one, with their places all the same.
@@ -327,6 +362,11 @@ class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return table
 
 
+def same_numbers(one: FittedEncoding | None, other: FittedEncoding | None) -> bool:
+    """Return whether two encodings give the same numbers, or there is none of either."""
+    return other is None if one is None else one.encodes_like(other)
+
+
 @dataclass(frozen=True)
 class TableEncoder:
     """Turns chunks of a table into numbers, column by column.
@@ -347,8 +387,13 @@ class TableEncoder:
         """Columns that stay codes, and their numbers of codes."""
         return {one.column: one.size for one in self.columns if one.size}
 
-    def apply(self, chunk: Chunk) -> Encoded:
+    def apply(self, chunk: Chunk, *, profiles: Mapping[str, Profile] | None = None) -> Encoded:
         """Return some rows as numbers.
+
+        Args:
+            chunk: The rows.
+            profiles: What training values looked like, by column, to count what :mod:`splitvfl.data.drift` compares;
+                ``None``: nothing is counted.
 
         Raises:
             DataError: If a number is infinite, too large for float32, or missing where it may not be.
@@ -356,11 +401,17 @@ class TableEncoder:
         blocks: list[Block] = [np.zeros((chunk.rows, 0), np.float32)]
         codes: list[Codes] = []
         unknown: dict[str, int] = {}
+        counts: dict[str, Counts] = {}
         for one in self.columns:
+            column = chunk.columns[one.column]
             if isinstance(one, FittedNumbers):
                 blocks.append(one.encode(chunk))
+                if profiles is not None:
+                    counts[one.column] = counted_numbers(numbers(column), profiles.get(one.column, one.known_profile))
                 continue
-            found = one.codes(chunk.columns[one.column])
+            found = one.codes(column)
+            if profiles is not None:
+                counts[one.column] = counted_codes(found, gaps_of(column), profiles.get(one.column, Profile()))
             if rows := int((found == 0).sum()):
                 unknown[one.column] = rows
             blocks += [(found == code).astype(np.float32)[:, None] for code in range(1, len(one.names) + 1)]
@@ -372,6 +423,7 @@ class TableEncoder:
             tuple(self.fields.values()),
             tuple(self.fields),
             unknown,
+            counts,
         )
 
 
@@ -407,3 +459,12 @@ def as_categories(column: pa.Array) -> pa.Array:
     if not pa.types.is_floating(column.type):
         return column
     return pc.add(pc.if_else(pc.is_nan(column), None, column), 0.0)
+
+
+def gaps_of(column: pa.Array) -> npt.NDArray[np.bool_] | None:
+    """Return in which rows of a categorical column there is no value; ``None``: all rows have one."""
+    found = as_categories(column)
+    if not found.null_count:
+        return None
+    gaps: npt.NDArray[np.bool_] = found.is_null().to_numpy(zero_copy_only=False)
+    return gaps

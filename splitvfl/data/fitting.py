@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from splitvfl.data.chunks import Chunk, Mask
+from splitvfl.data.drift import Profile, profile_of_codes, profile_of_numbers
 from splitvfl.data.encoding import (
     Encoding,
     FittedCategories,
@@ -29,6 +30,7 @@ from splitvfl.data.encoding import (
     Floats,
     Scale,
     check_numbers,
+    gaps_of,
     symmetric_log,
 )
 from splitvfl.data.exact_moments import ExactMoments
@@ -209,6 +211,11 @@ class WholeSums(Sums):
         """Take in training rows."""
         self._count(values)
         self._values = np.concatenate([self._values, values])
+
+    @property
+    def values(self) -> Floats:
+        """All of them, NaN where one is missing."""
+        return self._values
 
     def median(self) -> float:
         """Return the median, exactly."""
@@ -447,14 +454,21 @@ def fit_encoding(
     fitted: list[FittedNumbers | FittedCategories] = []
     numeric = [name for name, column in chunk.columns.items() if is_number(column) and name not in categories]
     bounds = {} if ranges is None else ranges.of(numeric)
+    # With public ranges no record may move anything that others could learn of: then nothing is kept of their values.
+    profiles: dict[str, Profile] = {}
     for name, column in chunk.columns.items():
         where = f"column {name!r} of {source}"
         if not is_text(column) and not is_number(column):
             raise DataError(f"{where} {what_else(column.type)}")
         if is_text(column) or name in categories:
             counter = CategoryCounter(column.type)
-            counter.add(column.filter(pa.array(training)))
-            fitted.append(_listed(name, counter, encoding, where))
+            rows = column.filter(pa.array(training))
+            counter.add(rows)
+            fitted.append(listed := _listed(name, counter, encoding, where))
+            if ranges is None:
+                gaps = gaps_of(rows)
+                codes = listed.codes(rows)
+                profiles[name] = profile_of_codes(codes, np.zeros(len(codes), bool) if gaps is None else gaps)
             continue
         scale = (scales or {}).get(name, encoding.scale)
         sums = WholeSums(log=scale == "log1p")
@@ -463,8 +477,10 @@ def fit_encoding(
         if sums.known == 0:
             raise DataError(f"{where} has no value in any training row; leave it out ({setting('drop')})")
         fitted.append(fit.fitted())
+        if ranges is None:
+            profiles[name] = profile_of_numbers(sums.values)
     places = pa.schema([table.schema.field(name) for name in columns])
-    return FittedEncoding(columns=tuple(fitted), lists=list_lengths(places))
+    return FittedEncoding(columns=tuple(fitted), lists=list_lengths(places), profiles=profiles)
 
 
 def _listed(name: str, counter: CategoryCounter, encoding: Encoding, where: str) -> FittedCategories:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from splitvfl.data.cell_format import AS_USUAL, CellFormat
 from splitvfl.data.columns import PartyData, Provenance, Records
+from splitvfl.data.drift import ColumnDrift
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.id_column import ids_in_table
 from splitvfl.data.id_hints import would_match
@@ -47,6 +48,7 @@ class JointRecords:
         names: What it holds.
         unknown: How many of them have a category that training did not know, by party and column.
         named_by: What these names are.
+        drift: How columns differ from the training, by party, those that differ most first.
     """
 
     records: Mapping[str, Records]
@@ -54,6 +56,7 @@ class JointRecords:
     names: pa.Array
     unknown: Mapping[str, Mapping[str, int]]
     named_by: NamedBy = "ids"
+    drift: Mapping[str, tuple[ColumnDrift, ...]] = field(default_factory=dict)
 
 
 def read_joint_records(source: Any, parties: Sequence[PartyData], *, id_column: str | None = None) -> JointRecords:
@@ -147,7 +150,12 @@ def _encoded(read: _Table, party: PartyData, *, others: bool) -> Encoded:
             f"{read.source} lacks columns that {party.name} was trained on: {listed(missing)}"
             f"{did_you_mean(missing[0], there, used=used) if len(missing) == 1 else ''}{alone}"
         )
-    return encoding.apply(table, source=read.source)
+    return encoding.apply(table, source=read.source, count=True)
+
+
+def _drift(encoded: Mapping[str, Encoded], parties: Sequence[PartyData]) -> dict[str, tuple[ColumnDrift, ...]]:
+    found = {one.name: _encoding(one).drift(encoded[one.name].counts) for one in parties if one.name in encoded}
+    return {name: drift for name, drift in found.items() if drift}
 
 
 def _records(encoded: Encoded, ids: Rows, rows: Rows, party: PartyData) -> Records:
@@ -166,6 +174,7 @@ def _of_one(
         read.names,
         {name: one.unknown for name, one in encoded.items() if one.unknown},
         read.named_by,
+        _drift(encoded, parties),
     )
 
 
@@ -200,7 +209,8 @@ def _joined(
         for party in parties
     }
     unknown = {name: one.unknown for name, one in encoded.items() if one.unknown}
-    return JointRecords(records, first.name_column, first.names, unknown, first.named_by)
+    drift = _drift(encoded, parties)
+    return JointRecords(records, first.name_column, first.names, unknown, first.named_by, drift)
 
 
 def _with_party(read: Mapping[str, _Table], parties: Sequence[PartyData]) -> list[tuple[str, _Table, PartyData]]:
@@ -251,6 +261,7 @@ def _of_tables(source: Any, parties: Sequence[PartyData]) -> JointRecords:
         )
     records: dict[str, Records] = {}
     named: set[NamedBy] = set()
+    drift: dict[str, tuple[ColumnDrift, ...]] = {}
     for party in parties:
         own = own_tables(Path(source), party.name)
         trained = _provenance(party).tables
@@ -258,9 +269,10 @@ def _of_tables(source: Any, parties: Sequence[PartyData]) -> JointRecords:
         check_like(trained, own)
         records[party.name] = replace(open_party(own).test, labels=None).taken_like(party.test)
         named.add(named_in_tables(own))
+        drift[party.name] = read_party_schema(own).drift
     ids = records[parties[0].name].ids
     # One rule for all: they were ingested together.
-    return JointRecords(records, ID_COLUMN, pa.array(ids.numpy()), {}, *named)
+    return JointRecords(records, ID_COLUMN, pa.array(ids.numpy()), {}, next(iter(named)), drift)
 
 
 def own_tables(folder: Path, name: str) -> Path:

@@ -14,6 +14,7 @@ import torch
 
 from splitvfl.data.alignment import fill_dummies, read_alignment
 from splitvfl.data.columns import PartyData
+from splitvfl.data.drift import ColumnDrift
 from splitvfl.data.encoding import FittedEncoding
 from splitvfl.data.id_column import names_kept, numbers_of
 from splitvfl.data.load import party_of, records_of
@@ -41,6 +42,7 @@ class NewRecords:
         names: What that column holds, of the records that the party has: those that are no dummies.
         unknown: Records with a category that training did not know, by column.
         named_by: What these names are.
+        drift: How its columns differ from the training, those that differ most first; empty where nobody knows.
     """
 
     data: PartyData
@@ -48,6 +50,7 @@ class NewRecords:
     names: pa.Array
     unknown: Mapping[str, int]
     named_by: NamedBy = "ids"
+    drift: tuple[ColumnDrift, ...] = ()
 
 
 def read_new_records(
@@ -93,12 +96,13 @@ def read_new_records(
         table, names = order.taken(table), names.take(pa.array(order.rows[order.real]))
         source = f"{source} (rows counted as they are aligned)"
     with rows_called(id_column, names):
-        encoded = encoding.apply(table, source=source)
+        encoded = encoding.apply(table, source=source, count=True)
     places = fill_dummies(np.arange(table.num_rows), order.real, seed=order.seed, part="test")
     test = records_of(encoded, order.ids, places, None, real=order.real)
     columns = tuple(fitted.column for fitted in encoding.columns)
     data = party_of(name, columns, encoded, test.rows(torch.zeros(0, dtype=torch.int64)), test)
-    return NewRecords(data, id_column or ROW_COLUMN, names, encoded.unknown, named_by=named_by(id_column))
+    drift = encoding.drift(encoded.counts)
+    return NewRecords(data, id_column or ROW_COLUMN, names, encoded.unknown, named_by(id_column), drift)
 
 
 def named_by(id_column: str | None) -> NamedBy:

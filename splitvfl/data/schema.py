@@ -24,6 +24,7 @@ import msgspec
 from splitvfl.data.cell_format import AS_USUAL, CellFormat
 from splitvfl.data.chunks import Kind
 from splitvfl.data.columns import TaskName
+from splitvfl.data.drift import ColumnDrift, Counts, Profile, compared
 from splitvfl.data.encoding import FittedNumbers, Scale
 from splitvfl.data.ranges import Bounds
 from splitvfl.errors import DataError
@@ -74,6 +75,13 @@ class NumericEncoder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     low: float
     high: float
     bounds: Bounds | None = None
+
+    @property
+    def known_profile(self) -> Profile:
+        """What is known of the training values: how many there are, their range, or the public one."""
+        if self.bounds is not None:
+            return self.fitted.known_profile
+        return Profile(rows=self.rows, gaps=self.gaps, low=self.low, high=self.high)
 
     @property
     def fitted(self) -> FittedNumbers:
@@ -246,6 +254,9 @@ class PartySchema(TableSchema, frozen=True, kw_only=True):
         agreed: Fingerprint of what all parties must have chosen alike: format, id rule and split rule.
         id_fingerprints: Fingerprint of the ids of each part in their order: alike at all parties.
         dummies: Records of each part that an active party with a padded alignment does not hold; else empty.
+        profiles: What training values looked like, by column, to find drift; of files that were encoded like earlier
+            ones, those of the earlier. Empty where an earlier version ingested, and where there are public ranges.
+        counts: Of files that were encoded like earlier ones: what was counted against these.
     """
 
     role: Role
@@ -261,6 +272,19 @@ class PartySchema(TableSchema, frozen=True, kw_only=True):
     agreed: str
     id_fingerprints: dict[Part, str]
     dummies: dict[Part, int] = {}
+    profiles: dict[str, Profile] = {}
+    counts: dict[str, Counts] = {}
+
+    @property
+    def known_profiles(self) -> dict[str, Profile]:
+        """The profiles; of numbers without one, what their encoders say."""
+        known = {one.column: one.known_profile for one in self.encoders if isinstance(one, NumericEncoder)}
+        return known | self.profiles
+
+    @property
+    def drift(self) -> tuple[ColumnDrift, ...]:
+        """How files that were encoded like earlier ones differ from these, the columns that differ most first."""
+        return compared(self.counts, self.known_profiles)
 
 
 Schema = TypeVar("Schema", bound=msgspec.Struct)

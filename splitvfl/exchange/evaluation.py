@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.data.columns import Records
+from splitvfl.data.drift import saturated
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.parts import checked_outputs, part_to_score
 from splitvfl.exchange.prediction import parts_of
@@ -171,6 +172,8 @@ def passive_evaluation(party: PassiveParty, plan: EvaluationPlan, *, step: int, 
 
 
 def _figures(party: ActiveParty, parts: dict[str, _Scored], of: str = "") -> dict[str, float]:
+    if not of and "test" in parts:
+        party.saturated = parts["test"].saturated(party.task)
     return {
         f"{part}/{of}{name}": value
         for part, scored in parts.items()
@@ -221,6 +224,12 @@ class _Scored:
         outputs = torch.cat(self._outputs or [none])
         own = torch.cat(self._labels or [labels[:0]])
         self._outputs, self._labels = party.team.gather(outputs) or [], party.team.gather(own) or []
+
+    def saturated(self, task: Task) -> float | None:
+        """Return the fraction of scores that are exactly 0 or 1; ``None`` where there are none."""
+        if not sum(map(len, self._labels)):
+            return None
+        return saturated(task.loss.scores(torch.cat(self._outputs).float()).cpu().numpy())
 
     def figures(self, task: Task) -> dict[str, float]:
         if not sum(map(len, self._labels)):

@@ -30,6 +30,7 @@ class Loss(ABC):
             average, as label defenses answer, train what the labels would.
         is_logistic: Whether it is the logistic loss, or an approximation for encryption: not inherited by a class that
             is derived from one.
+        shifts_scores: Why :meth:`scores` are no probabilities of the labels, as a sentence; empty: they are.
     """
 
     name: ClassVar[str]
@@ -38,6 +39,7 @@ class Loss(ABC):
     metric: ClassVar[str | None] = None
     linear_in_targets: bool = True
     is_logistic: ClassVar[bool] = False
+    shifts_scores: str = ""
 
     @abstractmethod
     def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
@@ -107,6 +109,11 @@ class ApproximateLogistic(Logistic):
     """
 
     is_logistic = True
+
+    @property
+    def shifts_scores(self) -> str:  # type: ignore[override]  # the others' is one for all
+        """Why scores are no probabilities with it."""
+        return f"outputs are trained for the {self.approximation} sigmoid, and scores are the exact one of them"
 
     def __init__(self, record_loss: Callable[[Tensor, Tensor], Tensor], approximation: str = "custom") -> None:
         self._record_loss, self.approximation = record_loss, approximation

@@ -24,6 +24,7 @@ from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.transform import transform_of
 from splitvfl.errors import ArgumentError, ConfigError, ProtocolError
 from splitvfl.hooks import (
+    Defense,
     Penalty,
     Phase,
     View,
@@ -33,10 +34,11 @@ from splitvfl.hooks import (
     hook_name,
     notes_of,
     running_totals_of,
+    shifts_scores_of,
 )
 from splitvfl.leakage.canaries import CoinLabels
 from splitvfl.learning.best_weights import BestWeights
-from splitvfl.learning.losses import Logistic
+from splitvfl.learning.losses import Logistic, link_of
 from splitvfl.learning.optimizers import OptimizerFactory, optimizer_of
 from splitvfl.learning.randomness import PartyRandom
 from splitvfl.learning.sampled import sampled_layers
@@ -636,6 +638,7 @@ class ActiveParty(Party):
         labels: Defenses that act before the loss.
         scores: Defenses of the predictions that it publishes.
         score_noise: Their noise, if it is memoised; ``None``: it is drawn anew.
+        saturated: Fraction of test records whose score was exactly 0 or 1 at the last evaluation; ``None`` before one.
         training_labels: The labels of its training records, and the coins in the place of some.
         zeros: Ids of the records of the step under way whose residue it sends as a zero, ``(j,)``, where the exchange
             uses some records of a step only; ``None``: it uses all. A secret of its own, by which attacks are judged.
@@ -676,6 +679,7 @@ class ActiveParty(Party):
         self.labels = DefenseChain("labels", self.name)
         self.scores = DefenseChain("scores", self.name)
         self.score_noise: MemoisedNoise | None = None
+        self.saturated: float | None = None
 
     def prepare(self, *, seed: int, device: torch.device, **precisions: torch.dtype | None) -> None:
         """Move to a device, and set the randomness and the precisions, as :meth:`Party.prepare`."""
@@ -684,6 +688,27 @@ class ActiveParty(Party):
             self.private_top.prepare(seed=seed, device=device)
         for cut in self.cuts.values():
             cut.wire = self.wire
+
+    @property
+    def learned_shifts(self) -> tuple[str, ...]:
+        """Why what was learned are no probabilities of the labels, in sentences; none: they are estimates of these.
+
+        Neither defenses of gradients and activations nor penalties are asked: they change what the bottom models learn,
+        and the top learns labels from that. A private top learns true labels whatever defenses make of them.
+        """
+        learned = () if self.private_top is not None else self.labels
+        return self._shifts(learned, self.task.loss.shifts_scores)
+
+    @property
+    def published_shifts(self) -> tuple[str, ...]:
+        """Why the scores that it publishes are no probabilities of the labels, though what was learned may be."""
+        return self._shifts(self.scores, "")
+
+    def _shifts(self, defenses: Iterable[Defense], of_loss: str) -> tuple[str, ...]:
+        if self.task.name == "regression" or link_of(self.task.loss) == "identity":
+            return ()
+        said = [*map(shifts_scores_of, defenses), of_loss]
+        return tuple(dict.fromkeys(filter(None, said)))
 
     @property
     def models(self) -> tuple[nn.Module, ...]:

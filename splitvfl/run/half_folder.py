@@ -88,6 +88,9 @@ class HalfSchema(msgspec.Struct, frozen=True, kw_only=True):
         test: Of a run in one process: digest of the party's test records
             (:func:`splitvfl.data.digests.encoded_digest`).
         id_rule: Version of the rule for ids when it was trained (:mod:`splitvfl.data.id_column`); none is the first.
+        saturated: At the active party: fraction of the test records with a score of exactly 0 or 1 after training.
+        score_shifts: At the active party: why its scores are no probabilities of the labels, in sentences. An earlier
+            version did not say.
         digest: SHA-256 of all of this, with an empty text in this place.
     """
 
@@ -114,6 +117,8 @@ class HalfSchema(msgspec.Struct, frozen=True, kw_only=True):
     loss: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     test: str | msgspec.UnsetType = msgspec.UNSET
     id_rule: int | msgspec.UnsetType = msgspec.UNSET
+    saturated: float | msgspec.UnsetType = msgspec.UNSET
+    score_shifts: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     digest: str = ""
 
     @property
@@ -138,6 +143,7 @@ class Origin:
         loss: The section that names the label party's loss, if there is one.
         tables: The party's table folder, if the columns came from one.
         test: Digest of its test records, if they are to be known again.
+        score_shifts: Why what it learned from are no probabilities of the labels, in sentences: a student's teacher.
     """
 
     learned: TaskSpec
@@ -151,6 +157,7 @@ class Origin:
     loss: Settings | None = None
     tables: Path | None = None
     test: str | None = None
+    score_shifts: tuple[str, ...] = ()
 
 
 # --- writing
@@ -251,7 +258,19 @@ def _described(party: ActiveParty | PassiveParty, origin: Origin, files: Mapping
         loss=_loss_of(party, origin),
         test=msgspec.UNSET if origin.test is None else origin.test,
         id_rule=msgspec.UNSET if origin.id_rule == FIRST_RULE else origin.id_rule,
+        saturated=_saturated(party),
+        score_shifts=_score_shifts(party, origin),
     )
+
+
+def _score_shifts(party: ActiveParty | PassiveParty, origin: Origin) -> tuple[str, ...] | msgspec.UnsetType:
+    return (*origin.score_shifts, *party.learned_shifts) if isinstance(party, ActiveParty) else msgspec.UNSET
+
+
+def _saturated(party: ActiveParty | PassiveParty) -> float | msgspec.UnsetType:
+    if isinstance(party, ActiveParty) and party.saturated is not None:
+        return party.saturated
+    return msgspec.UNSET
 
 
 def _loss_of(party: ActiveParty | PassiveParty, origin: Origin) -> dict[str, Any] | msgspec.UnsetType:

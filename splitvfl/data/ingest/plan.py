@@ -14,6 +14,7 @@ from splitvfl.data.alignment import Alignment
 from splitvfl.data.cell_format import AS_USUAL, CellFormat
 from splitvfl.data.chunks import Kind, Mask, Source
 from splitvfl.data.columns import TaskName
+from splitvfl.data.drift import Profile
 from splitvfl.data.encoding import Missing, Scale
 from splitvfl.data.hashing import hash_key, key_name
 from splitvfl.data.id_column import AS_IT_STANDS, FIRST_RULE, check_id_column
@@ -84,12 +85,14 @@ class Earlier:
         encoders: By column.
         label: What labels mean; ``None`` where the new files have none.
         classes: Number of classes, 0 without an active party.
+        profiles: What its training values looked like, by column.
     """
 
     folder: Path
     encoders: Mapping[str, Encoder]
     label: LabelSchema | None
     classes: int
+    profiles: Mapping[str, Profile]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -490,6 +493,7 @@ def plan_like(
     )
     parties = {party.name: read_party_schema(folder / party.name) for party in data.parties}
     encoders = {encoder.column: encoder for party in parties.values() for encoder in party.encoders}
+    profiles = {name: profile for party in parties.values() for name, profile in party.known_profiles.items()}
     label = next((party.label for party in parties.values() if party.label is not None), None)
     if label is not None and label.column not in sources[0].names:
         label = None
@@ -510,7 +514,7 @@ def plan_like(
         kinds=kinds,
         scales={name: encoder.scale for name, encoder in encoders.items() if isinstance(encoder, NumericEncoder)},
         key=key,
-        earlier=Earlier(folder=folder, encoders=encoders, label=label, classes=data.classes),
+        earlier=Earlier(folder=folder, encoders=encoders, label=label, classes=data.classes, profiles=profiles),
         aligned=aligned,
         written=data.written,
     )
