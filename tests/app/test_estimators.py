@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from splitvfl.data.doubts import DoubtWarning
 from splitvfl.defenses import AsymmetricResponse
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.hooks import Weighed
@@ -144,6 +146,25 @@ def test_text_truth_values_and_gaps_are_columns_too() -> None:
     np.testing.assert_array_equal(*unknown)
     with pytest.raises(ArgumentError, match="column 'gap' of X has no value in 100 of 200 rows"):
         clone(model).set_params(missing="error").fit(frame, job)
+
+
+def test_text_that_looks_like_numbers_is_warned_of_and_read_on_request() -> None:
+    rng = np.random.default_rng(0)
+    dose = rng.normal(size=200)
+    cells = [f"{value:.3f}".replace(".", ",") for value in dose]
+    frame = pd.DataFrame({"dose": ["?", *cells[1:]], "other": rng.normal(size=200)})
+    model = SplitClassifier({"lab": ["dose"]}, audit=False, random_state=0, epochs=15, learning_rate=0.05)
+
+    with pytest.warns(DoubtWarning, match=r"dose \(.*decimal=','.*missing_values=\['\?'\].*text_columns"):
+        model.fit(frame, dose > 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clone(model).set_params(text_columns=[0], epochs=1).fit(frame, dose > 0)
+        model = clone(model).set_params(missing_values=["?"], decimal=",", missing="indicator").fit(frame, dose > 0)
+    assert model.score(frame, dose > 0) > 0.9
+    # What is scored later is read alike, or is no number.
+    with pytest.raises(ArgumentError, match=r"column 'dose': expected a number as decimal=',' says, got '1.5'"):
+        model.predict(frame.assign(dose="1.5"))
 
 
 def test_a_seed_decides_everything_and_nothing_else_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
