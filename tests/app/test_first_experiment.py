@@ -141,7 +141,7 @@ def test_kinds_of_columns_are_guessed_and_each_guess_is_said(here: Path, capsys:
     assert set(data.drop) == {"born", "street", "country", "spent"}
     assert data.categorical_columns == ("region",)
     said = capsys.readouterr().out
-    assert "left out: spent (numbers written with a comma" in said
+    assert "left out: spent (text that looks like numbers" in said
     assert "left out: born (dates, of which no numbers are made here)" in " ".join(said.split())
     assert "bank (active): 1 numeric and 1 categorical columns" in said
     assert "telecom (passive): 1 numeric and 1 categorical columns" in said
