@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from splitvfl.data.cell_format import AS_USUAL, CellFormat
 from splitvfl.data.chunks import Kind
@@ -221,7 +222,8 @@ class DataSchema(TableSchema, frozen=True, kw_only=True):
         label_column: The files' label column, if there was one.
         dropped: Columns of the files that nobody holds.
         parties: The parties in order; the active one first, if it was ingested here.
-        written: How the cells of the files were written, so that further files are read alike.
+        written: How the cells of the files were written, so that further files are read alike; not there if nothing was
+            said of it.
     """
 
     task: TaskName
@@ -234,7 +236,12 @@ class DataSchema(TableSchema, frozen=True, kw_only=True):
     label_column: str | None
     dropped: tuple[str, ...]
     parties: tuple[PartyRole, ...]
-    written: CellFormat = AS_USUAL
+    written: CellFormat | UnsetType = UNSET
+
+    @property
+    def cells(self) -> CellFormat:
+        """How the cells of the files were written."""
+        return AS_USUAL if isinstance(self.written, UnsetType) else self.written
 
 
 class PartySchema(TableSchema, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -270,6 +271,25 @@ def test_classes_that_differ_by_case_and_blanks_are_warned_of() -> None:
 def test_labels_that_are_all_the_same_are_named(value: float) -> None:
     with pytest.raises(ArgumentError, match=f"labels that differ, got {value:g} in all 30 records"):
         SplitRegressor(**SMALL, audit=False).fit(np.arange(60.0).reshape(30, 2), np.full(30, value))
+
+
+def test_text_that_looks_like_numbers_is_warned_of_and_read_on_request() -> None:
+    rng = np.random.default_rng(0)
+    dose = rng.normal(size=200)
+    cells = [f"{value:.3f}".replace(".", ",") for value in dose]
+    frame = pd.DataFrame({"dose": ["?", *cells[1:]], "other": rng.normal(size=200)})
+    model = SplitClassifier({"lab": ["dose"]}, audit=False, random_state=0, epochs=15, learning_rate=0.05)
+
+    with pytest.warns(DoubtWarning, match=r"dose \(.*decimal=','.*missing_values=\['\?'\].*text_columns"):
+        model.fit(frame, dose > 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clone(model).set_params(text_columns=[0], epochs=1).fit(frame, dose > 0)
+        model = clone(model).set_params(missing_values=["?"], decimal=",", missing="indicator").fit(frame, dose > 0)
+    assert model.score(frame, dose > 0) > 0.9
+    # What is scored later is read alike, or is no number.
+    with pytest.raises(ArgumentError, match=r"column 'dose': expected a number as decimal=',' says, got '1.5'"):
+        model.predict(frame.assign(dose="1.5"))
 
 
 def test_a_seed_decides_everything_and_nothing_else_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -23,6 +24,7 @@ from splitvfl.app.http_access import HttpSettings, access
 from splitvfl.app.http_metrics import HttpMetrics
 from splitvfl.app.http_records import OwnRecords, RequestMistake, RequestReader, _unique
 from splitvfl.app.http_service import ScoringApplication
+from splitvfl.data.cell_format import CellFormat
 from splitvfl.data.columns import Columns, Records
 from splitvfl.data.encoding import FittedCategories, FittedEncoding, FittedNumbers
 from splitvfl.data.record_index import RecordIndex, asked_digests
@@ -173,6 +175,29 @@ def test_columns_become_the_numbers_that_a_file_gives() -> None:
     np.testing.assert_array_equal(columns.numeric.numpy(), expected.numeric)
     np.testing.assert_array_equal(columns.categorical.numpy(), expected.codes)
     assert [one.get("unknown_categories") for one in answer["scores"]] == [None, None, ["plan", "branch"]]
+
+
+def test_text_is_read_as_the_cells_of_the_training_were() -> None:
+    written = CellFormat(decimal=",", thousands=".", missing_values=("?",))
+    client = Client(reading={"encoding": msgspec.structs.replace(ENCODING, written=written)})
+    rows = [
+        {"id": "c1", "age": "44,5", "income": "1.234,5", "plan": "?", "branch": "7"},
+        {"id": "c2", "age": "?", "income": 1234.5, "plan": "b", "branch": 7},
+    ]
+
+    status, _ = client.score({"records": rows})
+
+    table = pa.table({"age": [44.5, None], "income": [1234.5, 1234.5], "plan": [None, "b"], "branch": [7, 7]})
+    np.testing.assert_array_equal(
+        client.service.asked[0].records.columns.numeric.numpy(), ENCODING.apply(table, source="a file").numeric
+    )
+    assert status == 200
+    for cell, told in (("44.5", "expected a number or null, as in the file"), (True, None)):
+        status, answer = client.score({"records": [{**rows[0], "age": cell}]})
+        assert (status == 422) == (told is not None)
+        assert told is None or told in answer["error"]
+    status, _ = Client().score({"records": [rows[0]]})
+    assert status == 422
 
 
 def test_what_a_partner_does_not_hold_is_an_answer() -> None:

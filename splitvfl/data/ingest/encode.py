@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from splitvfl.data.alignment import Alignment
 from splitvfl.data.chunks import Chunk, Mask, Source
@@ -276,5 +277,5 @@ def data_schema(plan: Plan, survey: Survey, learned: FittedColumns, written: Wri
         label_column=plan.label_column,
         dropped=plan.dropped,
         parties=tuple(PartyRole(name=party.name, role=party.role) for party in plan.parties),
-        written=plan.written,
+        written=plan.written if plan.written.is_given else UNSET,
     )

@@ -480,7 +480,7 @@ def plan_like(
     """
     data = read_data_schema(folder)
     for source in sources:
-        source.written = data.written
+        source.written = data.cells
     if (data.ids.rule == "aligned") != (aligned is not None):
         raise ArgumentError(
             f"the records of {folder} were {'' if aligned is None else 'not '}aligned: align these as well, and name "
@@ -516,7 +516,7 @@ def plan_like(
         key=key,
         earlier=Earlier(folder=folder, encoders=encoders, label=label, classes=data.classes, profiles=profiles),
         aligned=aligned,
-        written=data.written,
+        written=data.cells,
     )
 
 
