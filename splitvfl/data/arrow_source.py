@@ -101,6 +101,11 @@ class TypedSource(ABC):
                 break
         return found
 
+    @property
+    def categories(self) -> frozenset[str]:
+        """Columns whose type says that they are categories: dictionaries."""
+        return frozenset(field.name for field in self._schema if pa.types.is_dictionary(field.type))
+
     def type_of(self, column: str) -> pa.DataType:
         """Return the type of a column; of a dictionary's that of what it stands for."""
         kind = self._schema.field(column).type

@@ -446,12 +446,14 @@ class Origin(NamedTuple):
         place: Says where a row stands.
         typed: Whether its columns have types; cells of CSV files are looked at.
         is_file: Whether it is a file.
+        categories: Columns whose type says that they are categories.
     """
 
     name: str
     place: Place
     typed: bool
     is_file: bool
+    categories: frozenset[str] = frozenset()
 
 
 def read_cells(

@@ -399,7 +399,7 @@ def _divided(tables: Sequence[_PartyTable], specs: Mapping[str, TableSpec], *, d
         doubts = doubts_of(
             table.table,
             columns,
-            categories=own.categories(division, source=table.source),
+            categories=own.categories(division, source=table.source) | table.origin.categories,
             written=own.written(table.table.column_names, source=table.source),
         )
         held[table.name] = party_of(table.name, columns, encoded, train, test, provenance, doubts)

@@ -137,7 +137,7 @@ def as_written(
         DataError: If a column of a file is text and looks like numbers, or a cell is none.
     """
     written = spec.written(table.column_names, source=origin.name)
-    categories = spec.categories(division, source=origin.name)
+    categories = spec.categories(division, source=origin.name) | origin.categories
     judged, declared = [name for name in columns if name not in categories], [*categories]
     if spec.label is not None:
         # Text of digits may be classes; a word among digits may not.
@@ -168,7 +168,8 @@ def _divided(spec: TableSpec, parties: Sequence[PartyClaim], table: pa.Table, or
         own = labels if party.role == "active" else None
         train, test = (records_of(encoded, ids[rows], rows, own) for rows in split)
         provenance = Provenance(encoding=fitted, id_column=spec.id_column)
-        doubts = doubts_of(table, columns, categories=spec.categories(division, source=source), written=written)
+        categories = spec.categories(division, source=source) | origin.categories
+        doubts = doubts_of(table, columns, categories=categories, written=written)
         held[party.name] = party_of(party.name, columns, encoded, train, test, provenance, doubts)
     active = next(party.name for party in parties if party.role == "active")
     return VerticalData(

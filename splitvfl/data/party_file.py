@@ -94,7 +94,8 @@ def load_party(spec: TableSpec, party: PartyClaim, *, aligned: str | os.PathLike
         encoded = fitted.apply(table, source=source)
     train, test = (_records(part, order, tested, encoded, labels) for part in PARTS)
     provenance = Provenance(encoding=fitted, id_column=spec.id_column)
-    doubts = doubts_of(table, held, categories=spec.categories(division, source=source), written=written)
+    categories = spec.categories(division, source=source) | origin.categories
+    doubts = doubts_of(table, held, categories=categories, written=written)
     data = party_of(name, held, encoded, train, test, provenance, doubts)
     return PartyFile(data, spec.task if party.role == "active" else None, classes, fitted)
 

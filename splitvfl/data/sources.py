@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from splitvfl.data.arrow_source import PARQUET_SUFFIXES, ArrowSource, ParquetSource, TableSource
+from splitvfl.data.arrow_source import PARQUET_SUFFIXES, ArrowSource, ParquetSource, TableSource, TypedSource
 from splitvfl.data.arrow_table import as_arrow
 from splitvfl.data.cell_format import AS_USUAL, CellFormat, Origin
 from splitvfl.data.chunks import Chunk, Kind, Source, Types
@@ -158,7 +158,8 @@ def read_whole(source: Source, *, text: Collection[str] = ()) -> pa.Table:
 
 def origin_of(source: Source) -> Origin:
     """Return where a table comes from that was read as a whole."""
-    return Origin(source.name, source.place, source.typed, not isinstance(source, TableSource))
+    categories = source.categories if isinstance(source, TypedSource) else frozenset()
+    return Origin(source.name, source.place, source.typed, not isinstance(source, TableSource), categories)
 
 
 def chunks(sources: Sequence[Source], types: Types, *, kept: npt.NDArray[np.bool_] | None = None) -> Iterator[Chunk]:

@@ -32,7 +32,7 @@ from splitvfl.data.schema import (
     read_data_schema,
     read_party_schema,
 )
-from splitvfl.data.sources import check_kinds, infer_kinds, open_all
+from splitvfl.data.sources import check_kinds, infer_kinds, open_all, origin_of
 from splitvfl.data.spec import Division, PartyClaim, Patterns, TableSpec, check_parties
 from splitvfl.data.spelling import setting
 from splitvfl.data.tables import did_you_mean, listed
@@ -186,6 +186,8 @@ def open_sources(spec: TableSpec, parties: Sequence[PartyClaim]) -> tuple[Source
     declared |= {name for name in (spec.id_column, spec.split_column) if name is not None}
     if spec.label is not None and spec.task != "regression":
         declared.add(spec.label)
+    for source in sources:
+        declared |= origin_of(source).categories
     for source in sources:
         source.written, source.declared = written, frozenset(declared)
     return sources

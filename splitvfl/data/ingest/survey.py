@@ -35,7 +35,7 @@ from splitvfl.data.schema import (
     SplitRule,
     VocabularyEncoder,
 )
-from splitvfl.data.sources import cells_at, chunks
+from splitvfl.data.sources import cells_at, chunks, origin_of
 from splitvfl.data.spelling import setting
 from splitvfl.data.vocabulary import (
     COUNT_BUDGET,
@@ -300,7 +300,8 @@ def look(
     types = plan.types if statistics is not None else _deciding(plan)
     survey = Survey(rows=0, tested=0, ids=scratch / "ids", mask=scratch / "tested")
     rows = tested_rows = 0
-    watches = {name: TextWatch(plan.written) for name in (plan.doubted if statistics is not None else ())}
+    doubted = [name for name in plan.doubted if not any(name in origin_of(source).categories for source in sources)]
+    watches = {name: TextWatch(plan.written) for name in (doubted if statistics is not None else ())}
     with ExitStack() as stack:
         ids_file, mask_file = (stack.enter_context(path.open("xb")) for path in (survey.ids, survey.mask))
         for chunk in chunks(sources, types, kept=plan.kept):
