@@ -13,7 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from splitvfl.data.arrow_source import PARQUET_SUFFIXES, ArrowSource, FileSource, ParquetSource, TableSource
+from splitvfl.data.arrow_source import (
+    PARQUET_SUFFIXES,
+    ArrowSource,
+    FileSource,
+    ParquetSource,
+    TableSource,
+)
 from splitvfl.data.arrow_table import as_arrow
 from splitvfl.data.cell_format import AS_USUAL, CellFormat, Origin
 from splitvfl.data.chunks import Chunk, Kind, Source, Types

@@ -12,7 +12,7 @@ import torch
 from splitvfl.app.records import load_data, own_data
 from splitvfl.cli import main
 from splitvfl.config.sections import load_config, parse_config
-from splitvfl.errors import ConfigError
+from splitvfl.errors import ConfigError, DataError
 
 EXPERIMENT = """
 data: {name: table, id_column: customer, test_fraction: 0.25}
@@ -53,6 +53,29 @@ def test_records_are_joined_by_id(folder: Path) -> None:
     usage = torch.cat([data["telecom"].train.columns.numeric, data["telecom"].test.columns.numeric])[:, 0]
     expected = dict(zip(range(20, 100), frame["default"], strict=True))  # usage is the number of the person
     assert {int(used): int(label) for used, label in zip(usage, labels, strict=True)} == expected
+
+
+def test_each_file_may_say_how_its_cells_are_written(folder: Path) -> None:
+    bank = folder / "bank.csv"
+    bank.write_text(bank.read_text().replace(",", ";").replace(".", ","))
+    with pytest.raises(DataError, match=r"bank.csv, line 2, column 'income': .*data.decimal: \",\""):
+        load_data(load_config(folder / "both.yaml", ["data.text=customer"]))
+
+    own = ["data.text=customer", 'parties.bank.decimal=","', "data.missing_values=[-999]"]
+    config = load_config(folder / "both.yaml", own)
+    assert config.cells_of("bank") == {
+        "missing_values": ("-999",),
+        "decimal": ",",
+        "thousands": None,
+        "units": None,
+    }
+    assert load_data(config).active.numeric_names == ("income",)
+    assert own_data(config, "bank").data.numeric_names == ("income",)
+    one = EXPERIMENT.replace("path: bank.csv, label: default", 'label: default, decimal: ","')
+    one = one.replace("path: telecom.csv", "columns: rest").replace("id_column: customer", "path: bank.csv")
+    (folder / "one.yaml").write_text(one)
+    with pytest.raises(ConfigError, match=r"parties.bank.decimal is of a party's own file"):
+        load_data(load_config(folder / "one.yaml"))
 
 
 def test_ids_beyond_64_bits_say_how_to_read_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -195,6 +195,19 @@ def test_a_declared_column_is_text(name: str, declared: dict[str, str], tmp_path
     assert loaded(path, **declared)["lab"].numeric_names == ("a=1", "a=2", "a=3", "a=4+")
 
 
+def test_a_column_whose_type_says_categories_is_declared(tmp_path: Path) -> None:
+    path = write(tmp_path, list(POINTS), "t.parquet")
+    table = pq.read_table(path)
+    digits = pa.array([str(row % 3) for row in range(ROWS)]).dictionary_encode()
+    pq.write_table(table.set_column(1, "a", digits), path)
+
+    data = loaded(path, missing_values=["?"])
+    assert data["lab"].numeric_names == ("a=0", "a=1", "a=2")
+    assert data["lab"].doubts == ()
+    ingest(path, out=tmp_path / "out", **TestIngest.PARTIES, decimal=".")
+    assert open_tables(tmp_path / "out")["lab"].field_names == ("a",)
+
+
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
 def test_codes_stay_text(name: str, tmp_path: Path) -> None:
     path = write(tmp_path, [["00501", "10001", "94105", "x"][row % 4] for row in range(ROWS)], name)
