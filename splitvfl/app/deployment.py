@@ -94,7 +94,7 @@ from splitvfl.run.training import TrainingProgress
 from splitvfl.run.weights_file import give_parts
 from splitvfl.system.folder_lock import locked
 from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder
-from splitvfl.team.team import Alone, Team
+from splitvfl.team.team import Alone, FirstWorker, Team
 
 LOG_EVERY = 10
 
@@ -269,8 +269,9 @@ class Deployment:
             DataError: As :meth:`splitvfl.run.networked.PartyRun.take_up`.
             CheckpointError: Likewise.
         """
-        quiet = Deployment(self._config, self.name, own=self.own, team=self._team)
-        tried = quiet.run(run.settings.folder, settings=run.settings)  # data are digested once
+        team = FirstWorker(self._team.size)  # its own: the workers ask the run that is run whether they are to stop
+        quiet = Deployment(self._config, self.name, own=self.own, team=team)
+        tried = quiet.run(run.settings.folder, settings=replace(run.settings, team=team))  # data are digested once
         tried.notify = notify
         tried.take_up()
         return tried

@@ -23,7 +23,16 @@ from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.saved_model import HALF_FILE, load_half
 from splitvfl.app.score_drift import score_shifts, shifts_said
 from splitvfl.app.serving import PredictionFiles, defend_predictions, partners_of, records_to_score
-from splitvfl.app.serving_noise import KEY_FILE, as_bytes, noise_key, noise_settings, note_code, note_settings
+from splitvfl.app.serving_noise import (
+    KEY_FILE,
+    as_bytes,
+    drawn_under,
+    files_named,
+    noise_key,
+    noise_settings,
+    note_code,
+    note_settings,
+)
 from splitvfl.config.module_sources import Modules, untrusted_run
 from splitvfl.config.sections import ExperimentConfig, NetworkConfig, load_config
 from splitvfl.data.alignment import read_alignment
@@ -245,15 +254,16 @@ class _Preparation:
         assert isinstance(party, PassiveParty)
         folder = self.run / SERVING_FOLDER
         close_folder(folder)
-        drawn_under = self._noise_settings()
-        note_settings(folder, drawn_under, self.notify)
+        files = files_named(self.config, "activation")
+        settings = drawn_under(folder, self._noise_settings(), {"files": files})
+        note_settings(folder, settings, self.notify)
         note_code(folder, self.config, "activation", self.notify)
         answers = RecordAnswers(
             party,
             self._index(own),
             key=noise_key(folder / KEY_FILE, self.notify),
             half=f"{self.name}/{self.half.schema.digest}",
-            settings=as_bytes(drawn_under),
+            settings=as_bytes(settings),
             admit=self._admission(own),
         )
         counts = AskCounts(self.settings.limits, folder / COUNTS_FILE)

@@ -28,7 +28,7 @@ from splitvfl.app.records import load_data, own_data
 from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.saved_model import SavedHalf, load_half
 from splitvfl.app.score_drift import saturation, score_shifts, warn_of_drift
-from splitvfl.app.scoring import memoised_noise
+from splitvfl.app.scoring import loss_of_half, memoised_noise
 from splitvfl.app.serving import defend_predictions
 from splitvfl.config.module_sources import Modules, own_folder, untrusted_run
 from splitvfl.config.sections import ExperimentConfig, kept_text, parse_config
@@ -98,6 +98,7 @@ class SavedRun:
         passives: The others by name; none of a student, which predicts alone.
         halves: What they were made of, by party.
         config: The experiment, if its folder says so.
+        given_loss: Name of the class of a loss that was given in Python; empty: the half's.
 
     Attributes:
         folder: As given.
@@ -105,6 +106,7 @@ class SavedRun:
         passives: As given.
         halves: As given.
         config: As given.
+        given_loss: As given.
     """
 
     def __init__(
@@ -115,8 +117,9 @@ class SavedRun:
         *,
         halves: Mapping[str, SavedHalf],
         config: ExperimentConfig | None,
+        given_loss: str = "",
     ) -> None:
-        self.folder, self.halves, self.config = folder, dict(halves), config
+        self.folder, self.halves, self.config, self.given_loss = folder, dict(halves), config, given_loss
         self.active, self.passives = active, dict(passives)
         self._one_at_a_time = threading.Lock()
 
@@ -236,7 +239,8 @@ class SavedRun:
         """
         if self.config is not None and self.config.memoised_scores and self.active.score_noise is None:
             check_memoised(self.active.scores)
-            self.active.score_noise = memoised_noise(self.config, self.folder)
+            loss = self.given_loss or loss_of_half(self.config, self.halves[self.active.name])
+            self.active.score_noise = memoised_noise(self.config, self.folder, loss=loss)
         return predict_records(
             self.active, self.passives, records, scores_by=self.scores_by, direction_by=self._direction_by
         )
@@ -299,7 +303,7 @@ class SavedRun:
             data = {name: whole[name] for name in self.halves}
         active = _with_records(self.active, data[self.active.name])
         found = {name: _with_records(party, data[name]) for name, party in self.passives.items()}
-        return SavedRun(self.folder, active, found, halves=self.halves, config=self.config)
+        return SavedRun(self.folder, active, found, halves=self.halves, config=self.config, given_loss=self.given_loss)
 
     def _audited_data(self, config: ExperimentConfig) -> dict[str, PartyData]:
         data = {name: own_data(config, name).data for name in self.halves}
@@ -462,7 +466,8 @@ def _put_together(
                 add_noise(party, reserve, number=len(config.defenses))
     (active,) = (party for party in parties.values() if isinstance(party, ActiveParty))
     passives = {name: party for name, party in parties.items() if isinstance(party, PassiveParty)}
-    return SavedRun(path, active, passives, halves=halves, config=config)
+    given = "" if loss is None else f"{type(loss).__module__}.{type(loss).__qualname__}"
+    return SavedRun(path, active, passives, halves=halves, config=config, given_loss=given)
 
 
 def _half_folders(folder: Path) -> list[Path]:

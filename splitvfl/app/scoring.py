@@ -16,6 +16,8 @@ from splitvfl.app.serving_noise import (
     KEY_FILE,
     OF_SCORES,
     as_bytes,
+    drawn_under,
+    files_named,
     noise_key,
     note_code,
     note_settings,
@@ -40,7 +42,7 @@ SCORE_NOISE_FOLDER: Final = "score-noise"
 
 
 def memoised_noise(
-    config: ExperimentConfig, run: Path, notify: Callable[[str], None] = lambda line: None
+    config: ExperimentConfig, run: Path, notify: Callable[[str], None] = lambda line: None, *, loss: str
 ) -> MemoisedNoise | None:
     """Return memoised noise on the scores that a party computes; ``None``: it is drawn anew.
 
@@ -50,14 +52,17 @@ def memoised_noise(
         config: Its file.
         run: The folder of its run.
         notify: Told in one line that records are seen once more, as settings have changed.
+        loss: In words, with which scores are made of logits: of the same logits under two losses, two scores with the
+            same noise would tell the logits.
 
     Raises:
         CheckpointError: If the key or what is kept beside it is damaged, or cannot be read or written.
     """
     if not config.memoised_scores:
         return None
-    folder, settings = run / SCORE_NOISE_FOLDER, score_noise_settings(config)
+    folder = run / SCORE_NOISE_FOLDER
     close_folder(folder)
+    settings = drawn_under(folder, score_noise_settings(config), {"loss": loss, "files": files_named(config, "scores")})
     note_settings(folder, settings, notify, what=OF_SCORES)
     note_code(folder, config, "scores", notify)
     return MemoisedNoise(noise_key(folder / KEY_FILE, notify), as_bytes(settings))
@@ -212,9 +217,10 @@ def prepare_coordinator(
         torch.set_num_threads(config.train.threads)
     addresses = AddressBook(config, COORDINATOR, PREDICTION)
     meeting, network = addresses.meeting(notify), addresses.network
-    loss = config.train.loss
+    section = config.train.loss
+    loss = loss_in_words(config.model.recipe, None if section is None else section.model_dump(mode="json"))
     settings = CoordinatorSettings(
-        loss=loss_in_words(config.model.recipe, None if loss is None else loss.model_dump(mode="json")),
+        loss=loss,
         memoised=config.memoised_scores,
         direction_by=config.prediction.direction_by,
         vouching=addresses.vouching(meeting),
@@ -222,5 +228,5 @@ def prepare_coordinator(
         meeting_s=network.meeting_s,
         retries=min(network.retries, MOST_RETRIES),
     )
-    noise = memoised_noise(config, run or Path("runs") / f"{config.name}-{COORDINATOR}", notify)
+    noise = memoised_noise(config, run or Path("runs") / f"{config.name}-{COORDINATOR}", notify, loss=loss)
     return CoordinatorService(config, meeting, settings, notify, noise)

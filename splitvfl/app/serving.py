@@ -40,7 +40,7 @@ from splitvfl.app.scoring_team import (
 )
 from splitvfl.app.workers import alike
 from splitvfl.config.sections import ExperimentConfig, HookConfig, NetworkConfig, PartyConfig
-from splitvfl.cut.memoised import MemoisedNoise, check_memoised
+from splitvfl.cut.memoised import check_memoised
 from splitvfl.data.columns import PartyData
 from splitvfl.data.drift import ColumnDrift, check_drift
 from splitvfl.data.formulas import SPREADSHEETS, check_no_formulas, formulas_said
@@ -248,7 +248,7 @@ def prepare_prediction(
         after,
         names=shared.names,
         parts=shared.parts,
-        scorer=_scorer(config, half, party, memoised_noise(config, run, notify)) if name == config.scorer else None,
+        scorer=_scorer(config, half, party, run, notify) if name == config.scorer else None,
         team=team,
         fail_on_drift=files.fail_on_drift is not None,
         saturated_in_training=None if half.schema.saturated is msgspec.UNSET else half.schema.saturated,
@@ -316,12 +316,18 @@ def _settings(
 
 
 def _scorer(
-    config: ExperimentConfig, half: SavedHalf, party: ActiveParty | PassiveParty, memoised: MemoisedNoise | None
+    config: ExperimentConfig,
+    half: SavedHalf,
+    party: ActiveParty | PassiveParty,
+    run: Path,
+    notify: Callable[[str], None],
 ) -> Scorer | None:
     """Return what computes the scores at a passive party that does, with its defenses of them.
 
     At the label party it is the party itself, which gets its noise here.
     """
+    loss = loss_of_half(config, half) if config.memoised_scores else ""
+    memoised = memoised_noise(config, run, notify, loss=loss)
     if isinstance(party, PassiveParty):
         recipe = half.recipe(config.model)
         scorer = scorer_of(config, party.name, half.learned, recipe=recipe, noise=memoised)

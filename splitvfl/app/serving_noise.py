@@ -26,9 +26,13 @@ from splitvfl.system.untrusted_files import UntrustedFile, decoded, write_whole
 KEY_FILE: Final = "noise.key"
 SETTINGS_FILE: Final = "noise.json"
 CODE_FILE: Final = "noise-code.json"
+BESIDE_FILE: Final = "noise-beside.json"
 
-OF_ACTIVATIONS: Final = "the defenses of the activation, activation_clip, the id column or the letter case of ids"
-OF_SCORES: Final = "the defenses of scores"
+OF_ACTIVATIONS: Final = (
+    "the defenses of the activation, files that their options name, activation_clip, the id column or the letter case "
+    "of ids"
+)
+OF_SCORES: Final = "the defenses of scores, files that their options name, or the loss"
 
 _KEY_BYTES: Final = 32
 
@@ -136,6 +140,42 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, (bool, int, float, str))
 
 
+def files_named(config: ExperimentConfig, crossing: Crossing) -> dict[str, str]:
+    """Return the digests of files that options of custom defenses name, by the defense, the option and the file."""
+    found = {}
+    for number, (hook, one) in enumerate(_acting(config, crossing)):
+        if one.factory.__module__.partition(".")[0] == "splitvfl":
+            continue
+        for option, value in hook.options.items():
+            for named in value if isinstance(value, list) else [value]:
+                if isinstance(named, str) and (path := Path(named).resolve()).is_file():
+                    found[f"{number}/{option}/{named}"] = file_digest(path)
+    return found
+
+
+def drawn_under(folder: Path, settings: dict[str, object], beside: Mapping[str, object]) -> dict[str, object]:
+    """Return the settings that noise follows from, with what lies beside them: the loss, and files that options name.
+
+    Noise of older versions followed from the settings alone. So what is first seen beside some settings has the noise
+    of these alone, as before; anything else that is seen beside the same settings has other noise.
+
+    Args:
+        folder: Where the key is, or will be.
+        settings: The settings.
+        beside: What lies beside them.
+
+    Raises:
+        CheckpointError: If the file is damaged, or cannot be read or written.
+    """
+    known = _known(folder / BESIDE_FILE)
+    first = next((one for one in known if as_bytes(one.get("settings")) == as_bytes(settings)), None)
+    if first is None:
+        _write(folder / BESIDE_FILE, [*known, {"settings": settings, "beside": dict(beside)}])
+    if first is None or as_bytes(first.get("beside")) == as_bytes(dict(beside)):
+        return settings
+    return {**settings, "beside": dict(beside)}
+
+
 def as_bytes(settings: object) -> bytes:
     """Return settings as what noise is derived from: equal settings give equal bytes, and others give others."""
     return json.dumps(settings, sort_keys=True).encode()
@@ -216,6 +256,8 @@ def _known(path: Path) -> list[Any]:
         known = decoded(content, nan=True)
         if not isinstance(known, list):
             raise ValueError(f"expected a list, got {type(known).__name__}")
+        if path.name == BESIDE_FILE and not all(isinstance(one, dict) and "settings" in one for one in known):
+            raise ValueError("expected what lies beside settings")
     except (ValueError, RecursionError) as error:
         raise file.refused(error) from error
     return known

@@ -294,10 +294,10 @@ def test_a_trainer_has_directions_and_memoised_noise_too() -> None:
 
 def test_other_defenses_of_scores_are_other_noise_and_who_sets_them_is_told(halves: Path) -> None:
     settings = network("prediction.scores_by=lab", NOISY, "prediction.score_noise=memoised")
-    told: list[str] = []
+    told, loss = list[str](), "the usual one"
 
     def noise(*overrides: str) -> MemoisedNoise | None:
-        return memoised_noise(config(*settings, *overrides), halves / "lab", told.append)
+        return memoised_noise(config(*settings, *overrides), halves / "lab", told.append, loss=loss)
 
     first = noise()
     assert [line.partition(":")[0] for line in told] == ["a new key of noise is made"]
@@ -309,21 +309,29 @@ def test_other_defenses_of_scores_are_other_noise_and_who_sets_them_is_told(halv
     assert first is not None
     assert other.key == first.key
     assert other.settings != first.settings
-    assert "the defenses of scores are other than before" in told[0]
+    assert "the defenses of scores" in told[0]
     assert noise("prediction.score_noise=fresh") is None
+    told.clear()
+    loss = '{"name": "logistic"}'  # the same logits are another score, and two with one noise would tell them
+    another = noise()
+    assert another is not None
+    assert another.settings != first.settings
+    assert len(told) == 1
+    loss = "the usual one"
+    assert noise() == first
 
 
 def test_where_the_key_did_not_come_along_there_is_a_new_one_and_that_is_said(halves: Path) -> None:
     own = config(*network("prediction.scores_by=lab", NOISY, "prediction.score_noise=memoised"))
     told: list[str] = []
-    first = memoised_noise(own, halves / "lab", told.append)
+    first = memoised_noise(own, halves / "lab", told.append, loss="")
     copied = shutil.copytree(halves / "lab", halves / "with the key")
     shutil.copytree(halves / "lab", halves / "without", ignore=shutil.ignore_patterns("noise.key"))
     assert len(told) == 1
 
-    assert memoised_noise(own, copied, told.append) == first
+    assert memoised_noise(own, copied, told.append, loss="") == first
     assert len(told) == 1
-    assert memoised_noise(own, halves / "without", told.append) != first
+    assert memoised_noise(own, halves / "without", told.append, loss="") != first
     assert told[1].startswith(
         f"a new key of noise is made: {halves / 'without' / 'score-noise' / 'noise.key'}. Keep it"
     )

@@ -12,10 +12,13 @@ import torch
 from torch import Tensor
 
 from splitvfl.app.serving_noise import (
+    BESIDE_FILE,
     CODE_FILE,
     KEY_FILE,
     SETTINGS_FILE,
     as_bytes,
+    drawn_under,
+    files_named,
     noise_settings,
     note_code,
     note_settings,
@@ -320,6 +323,43 @@ def test_a_default_that_json_cannot_write_is_refused_until_the_file_names_it(
     with pytest.raises(ConfigError, match=rf"x\.yaml: defenses: noise_hooks:{hook}: .*`{option}`.*set it in the file"):
         settings_of(f"{{name: 'noise_hooks:{hook}'}}", tmp_path)
     assert value in options_of(f"{{name: 'noise_hooks:{hook}', {option}: {value}}}", tmp_path)
+
+
+# --- what lies beside the settings: the loss, and files that options name
+
+
+def test_what_is_first_seen_beside_settings_has_the_noise_that_it_had_before(tmp_path: Path) -> None:
+    settings: dict[str, object] = {"defenses": [1]}
+    (tmp_path / SETTINGS_FILE).write_text(json.dumps([settings]))  # of a version that looked at nothing beside them
+    assert drawn_under(tmp_path, settings, {"loss": "a"}) == settings
+    assert drawn_under(tmp_path, settings, {"loss": "b"}) == settings | {"beside": {"loss": "b"}}
+    assert drawn_under(tmp_path, settings, {}) == settings | {"beside": {}}
+    assert drawn_under(tmp_path, settings, {"loss": "a"}) == settings
+    other: dict[str, object] = {"defenses": [1.0]}
+    assert drawn_under(tmp_path, other, {"loss": "b"}) == other
+    (tmp_path / BESIDE_FILE).write_text("[1]")
+    with pytest.raises(CheckpointError, match="bring it back"):
+        drawn_under(tmp_path, settings, {})
+
+
+def test_a_file_that_an_option_names_is_a_setting(tmp_path: Path) -> None:
+    table = tmp_path / "scales.csv"
+    table.write_text("0.5")
+    config = config_with(f"{{name: 'noise_hooks:Own', names: ['{table}', b]}}", tmp_path)
+    seen = []
+    for content in ("0.5", "1.0", "0.5"):
+        table.write_text(content)
+        seen.append(drawn_under(tmp_path, settings_in(config), {"files": files_named(config, "activation")}))
+    assert seen[0] == seen[2] == settings_in(config)
+    assert seen[1] != seen[0]
+    assert list(files_named(config, "activation")) == [f"0/names/{table}"]
+    assert files_named(config, "scores") == {}
+    usual = config_with("{name: gaussian-ir, clip: 1.0, sigma: 0.1}", tmp_path)
+    assert files_named(usual, "activation") == {}
+
+
+def settings_in(config: ExperimentConfig) -> dict[str, object]:
+    return noise_settings(config, id_column="customer", case="kept")
 
 
 # --- what is kept beside the key

@@ -6,7 +6,8 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,8 +19,11 @@ import pytest
 import torch
 
 from splitvfl.app import experiment as experiments
+from splitvfl.app.deployment import Deployment, run_party
 from splitvfl.app.saved_run import SavedRun, load_run
+from splitvfl.app.serving import PredictionFiles, prepare_prediction
 from splitvfl.cli import main
+from splitvfl.config.sections import load_config
 from splitvfl.cut.chain import DefenseChain
 from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint
@@ -27,6 +31,7 @@ from splitvfl.run.half_folder import read_half_schema
 from splitvfl.run.trainer import Trainer
 from tests.builders import small_trainer
 from tests.commands import Command
+from tests.run.parties import free_ports
 
 EXPERIMENT = """
 data: {{name: table, path: {folder}/all.csv, id_column: customer}}
@@ -217,3 +222,60 @@ def noise_on(run: SavedRun) -> torch.Tensor:
     with mock.patch.object(run.active, "scores", DefenseChain("scores", run.active.name)):
         plain = run.predict("new.csv").double()
     return noisy.logit() - plain.logit()
+
+
+NETWORK = """
+name: credit
+data: {{name: table, path: {folder}/all.csv, id_column: customer}}
+parties:
+  bank: {{role: active, columns: [age], label: default, address: "127.0.0.1:{port}"}}
+  telecom: {{role: passive, columns: [calls]}}
+model: {{name: mlp, bottom: [4]}}
+train: {{epochs: 1, batch_size: 32, device: cpu, threads: 1}}
+network: {{listen: "127.0.0.1:{port}", plaintext_on_loopback: true, message_s: 60, retries: 0}}
+audit: false
+"""
+
+
+def both(begin: Callable[[str], object]) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(begin, ("bank", "telecom")))
+
+
+def test_over_a_network_counts_go_on_and_answers_of_two_models_share_no_noise(folder: Path, trained: Path) -> None:
+    (port,) = free_ports(1)
+    (folder / "party.yaml").write_text(NETWORK.format(folder=trained, port=port))
+    for name, columns in (("bank", ["customer", "age"]), ("telecom", ["customer", "calls"])):
+        pd.read_csv(trained / "new.csv")[columns].to_csv(folder / f"{name}.csv", index=False)
+
+    def train(epochs: int) -> None:
+        config = load_config(folder / "party.yaml", [f"train.epochs={epochs}"])
+        both(lambda name: run_party(config, name, folder / name))
+
+    def score(name: str) -> None:
+        out = folder / "scores.csv" if name == "bank" else None
+        files = PredictionFiles(
+            model=folder / name / "model", records=folder / f"{name}.csv", out=out, overwrite=out is not None
+        )
+        prepare_prediction(load_config(folder / "party.yaml"), name, files).run()
+
+    train(1)
+    both(score)
+    before = read_half_schema(folder / "telecom/model")
+    # Killed between its last checkpoint and its half, telecom writes that at the next start.
+    with (
+        mock.patch.object(Deployment, "write_half"),
+        mock.patch.object(Deployment, "keep_summary"),
+        mock.patch("splitvfl.app.deployment.show_on_board"),
+    ):
+        train(2)
+    assert read_half_schema(folder / "telecom/model").digest == before.digest
+    train(2)
+    after = read_half_schema(folder / "telecom/model")
+    assert (after.run, after.epoch) == (before.run, 2)
+    # Of answers on request the key is the same, and what noise follows from has the digest of the half in it.
+    assert after.digest != before.digest
+    both(score)
+    kept = [json.loads(line) for line in (folder / "telecom/ledger/telecom/ledger.jsonl").read_text().splitlines()]
+    assert [line.get("total", 0) for line in kept] == [0, 120, 240]
+    assert [line.get("model") for line in kept] == [None, before.digest, after.digest]
