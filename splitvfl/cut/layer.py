@@ -136,8 +136,13 @@ class CutLayer(NotPickled, nn.Module):
             once: What is drawn once in this step for all cuts, where there are several.
 
         Raises:
-            ArgumentError: If rows do not match.
+            ArgumentError: If the activation is no matrix, or rows do not match.
         """
+        if activation.dim() != 2:
+            raise ArgumentError(
+                f"expected an activation of {self.party} of shape (n, width), got {tuple(activation.shape)}: end the "
+                "bottom with nn.Flatten(), and begin the top with nn.Unflatten where it needs more dimensions"
+            )
         rows = activation.shape[0]
         for name, values in (("labels", labels), ("ids", ids)):
             if values is not None and values.shape[:1] != (rows,):

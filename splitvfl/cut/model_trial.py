@@ -96,7 +96,9 @@ class Trial:
                 yield Finding("no gradient", place_of("top", top), why, "let it use every activation")
 
     def _joined(self, leaves: list[Tensor]) -> Any:
-        return call_top(self._halves.top, [CutLayer()(leaf) for leaf in leaves], self._active)
+        # A cut takes rows alone; here is seen what a top makes of an activation of more dimensions too.
+        crossed = [CutLayer()(leaf.flatten(1)).view_as(leaf) for leaf in leaves]
+        return call_top(self._halves.top, crossed, self._active)
 
 
 def _called(half: nn.Module, given: list[Any]) -> Any:

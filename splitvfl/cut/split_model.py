@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from splitvfl.claims import claims_of, is_per_record
 from splitvfl.cut.chain import KEEP_STATE, DefenseChain, OneDraw
+from splitvfl.cut.known_labels import KnownLabels
 from splitvfl.cut.layer import Answer, CutLayer, Cuts, refuse_batch_mixing, responses_of
 from splitvfl.cut.views import ViewSource
 from splitvfl.errors import ArgumentError, PrivacyError
@@ -73,6 +74,7 @@ class SplitModel(NotPickled, nn.Module):
         # Answers that one side has asked for, and the other not yet; those of abandoned steps fall out.
         self._answers: deque[Answer] = deque(maxlen=8)
         self._observing: list[Leak] = []
+        self._known = KnownLabels()
 
     @property
     def cut(self) -> CutLayer:
@@ -107,7 +109,13 @@ class SplitModel(NotPickled, nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a pickle holds: no labels of steps that were abandoned."""
-        return {**vars(self), "_answers": deque(maxlen=8), "_passing": (None, None), "_observing": []}
+        return {
+            **vars(self),
+            "_answers": deque(maxlen=8),
+            "_passing": (None, None),
+            "_observing": [],
+            "_known": KnownLabels(),
+        }
 
     def rebuilt(self, bottoms: Mapping[str, nn.Module], top: nn.Module) -> SplitModel:
         """Return a model of other halves with the same loss.
@@ -129,10 +137,11 @@ class SplitModel(NotPickled, nn.Module):
             *columns: One argument per bottom, in their order.
             active: The active party's own columns, if it has any.
             labels: ``(n,)``; they reach the defenses and the judges, never an attack.
-            ids: Record ids, ``(n,)``, int64.
+            ids: Record ids, ``(n,)``, int64: of a record the same in every batch.
 
         Raises:
-            ArgumentError: If the number of inputs or of rows does not fit.
+            ArgumentError: If the number of inputs, or of rows, or a width does not fit, an activation is no matrix, or
+                an id comes with another label than before.
         """
         if len(columns) != len(self.cuts):
             raise ArgumentError(
@@ -144,15 +153,27 @@ class SplitModel(NotPickled, nn.Module):
         try:
             for (name, cut), own in zip(self.cuts.items(), columns, strict=True):
                 bottom = self.bottoms[name]
-                crossed[name] = self._cross(cut, bottom, own, call_bottom(bottom, own), crossing)
+                try:
+                    activation = call_bottom(bottom, own)
+                except RuntimeError as error:
+                    refuse_width(f"bottom model of {name}", bottom, {name: own}, error)
+                    raise
+                crossed[name] = self._cross(cut, bottom, own, activation, crossing)
         finally:
             self._passing = (None, None)
-        output: Tensor = call_top(self.top, list(crossed.values()), active)
+        try:
+            output: Tensor = call_top(self.top, list(crossed.values()), active)
+        except RuntimeError as error:
+            own_columns = {} if active is None else {self.labels.party: active}
+            refuse_width("top model", self.top, {**crossed, **own_columns}, error)
+            raise
         return self._followed(output, crossed, crossing["source"], labels)
 
     @untraced
     def _begin(self, labels: Tensor | None, ids: Tensor | None) -> dict[str, Any]:
         """Return what every cut is given of this pass."""
+        if labels is not None and ids is not None and torch.is_grad_enabled() and self.is_watched:
+            self._known.check(ids, labels)
         answer = self._answer_for_forward(labels, ids)
         if answer is not None:
             self._tell_targets()
@@ -401,6 +422,28 @@ def call_bottom(bottom: nn.Module, columns: Any) -> Tensor:
     """Return a bottom's activation; a function of its own, which ``torch.compile`` makes a graph of."""
     activation: Tensor = bottom(columns)
     return activation
+
+
+def refuse_width(called: str, half: nn.Module, given: Mapping[str, Any], error: RuntimeError) -> None:
+    """Say whose rows have another width than the first linear layer of a model takes, if that is why it failed.
+
+    Args:
+        called: What the model is called.
+        half: The model.
+        given: What it was given, side by side, by the party that it came from.
+        error: How it failed.
+
+    Raises:
+        ArgumentError: If that is why.
+    """
+    widths = {party: part.shape[1] for party, part in given.items() if isinstance(part, Tensor) and part.dim() == 2}
+    first = next((layer for layer in half.modules() if isinstance(layer, nn.Linear)), None)
+    got = sum(widths.values())
+    if first is not None and len(widths) == len(given) and first.in_features != got:
+        parts = ", ".join(f"{width} of {party}" for party, width in widths.items())
+        raise ArgumentError(
+            f"the first layer of the {called} takes rows of width {first.in_features}, and gets {got}: {parts}"
+        ) from error
 
 
 def call_top(top: nn.Module, activations: list[Tensor], active: Any) -> Tensor:

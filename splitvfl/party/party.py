@@ -19,6 +19,7 @@ from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.cut.chain import ActivationDefenses, DefenseChain
 from splitvfl.cut.layer import CutLayer, Cuts, responses_of
 from splitvfl.cut.memoised import MemoisedNoise
+from splitvfl.cut.split_model import refuse_width
 from splitvfl.cut.views import GRADIENTS, Shown, ViewSource, is_linear
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.transform import transform_of
@@ -452,11 +453,16 @@ class PassiveParty(Party):
         """Return the bottom's output, ``(n, width)``.
 
         Raises:
-            ArgumentError: If it is no matrix of one row per record.
+            ArgumentError: If it is no matrix of one row per record, or the bottom takes more columns or fewer.
         """
         self.batch_ids = batch.ids
-        with self.computing():
-            output: Tensor = self._jointly(lambda: self.bottom(batch.columns.module_input()))
+        columns = batch.columns.module_input()
+        try:
+            with self.computing():
+                output: Tensor = self._jointly(lambda: self.bottom(columns))
+        except RuntimeError as error:
+            refuse_width(f"bottom model of {self.name}", self.bottom, {self.name: columns}, error)
+            raise
         if output.dim() != 2 or output.shape[0] != batch.count:
             raise ArgumentError(
                 f"the bottom model of {self.name} must put out one row per record: "
@@ -784,7 +790,13 @@ class ActiveParty(Party):
         Raises:
             ArgumentError: If they have not the shape that the task needs.
         """
-        return self._sending.run(activations, own_input(batch))
+        columns = own_input(batch)
+        try:
+            return self._sending.run(activations, columns)
+        except RuntimeError as error:
+            parts: dict[str, Any] = dict(zip(self.cuts, activations, strict=False))
+            refuse_width("top model", self.top, parts if columns is None else {**parts, self.name: columns}, error)
+            raise
 
     @property
     def output_dtype(self) -> torch.dtype:
