@@ -14,8 +14,10 @@ import pyarrow.compute as pc
 from splitvfl.data.columns import TaskName
 from splitvfl.data.doubts import ID_WORDS, doubts_of, has_word, present
 from splitvfl.data.fitting import ONEHOT_LIMIT
+from splitvfl.data.id_column import ids_in_table
 from splitvfl.data.sources import open_one, read_whole
 from splitvfl.data.tables import did_you_mean, is_number, is_text, listed
+from splitvfl.data.typed_cells import is_plain, names_records
 from splitvfl.errors import ConfigError, DataError
 
 _LABEL_NAMES = re.compile(
@@ -252,6 +254,9 @@ def _check_there(file: OpenFile, name: str, flag: str) -> None:
 
 def _check_unique(file: OpenFile, name: str) -> None:
     column = file.table[name]
+    if not is_plain(column.type) and names_records(column.type):
+        ids_in_table(column.combine_chunks(), name, str(file.path))  # which says what is wrong, if anything is
+        return
     if not _is_unique(column):
         distinct = pc.count_distinct(column).as_py()
         raise ConfigError(

@@ -233,3 +233,18 @@ def test_files_without_common_ids_ask_for_them(here: Path, capsys: pytest.Captur
     assert "say --id COLUMN, or --id bank=COLUMN,telecom=COLUMN" in said
     assert main(["init", "bank.csv", "telecom.csv", "--id", "bank=balance"]) == 2
     assert "expected a column for each of 'bank', 'telecom'" in " ".join(capsys.readouterr().err.split())
+
+
+def test_ids_that_a_join_made_fractions_are_taken_if_they_are_named(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    people().drop(columns=["street", "spent", "usage"]).to_csv("bank.csv", index=False)
+    usage = people()[["customer_id", "usage"]].astype({"customer_id": float})
+    usage.to_parquet("telecom.parquet")
+
+    assert main(["init", "bank.csv", "telecom.parquet", "--id", "customer_id"]) == 0
+    assert "200 records joined by customer_id, which all tables have" in " ".join(capsys.readouterr().out.split())
+
+    usage.assign(customer_id=usage["customer_id"] + 0.5).to_parquet("telecom.parquet")
+    assert main(["init", "bank.csv", "telecom.parquet", "--id", "customer_id"]) == 2
+    assert "column 'customer_id': 1000.5 is a fraction" in " ".join(capsys.readouterr().err.split())
