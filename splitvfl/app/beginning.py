@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import PartyData
-from splitvfl.data.id_column import FIRST_RULE, ID_RULE
+from splitvfl.data.id_column import FIRST_RULE, ID_RULE, RuleVersion
 from splitvfl.report.provenance import (
     BEGUN_FILE,
     PartyRecord,
@@ -31,10 +32,14 @@ _UNKNOWN = "unknown"
 _KEY_BYTES = 32
 
 
+# As text: earlier versions read nothing else in this file.
+_RULES: Mapping[str, RuleVersion] = {"1": 1, "2": 2}
+
+
 class _Noted(msgspec.Struct):
     started: str
     key: str
-    id_rule: int = FIRST_RULE
+    id_rule: Literal["1", "2"] = "1"
 
 
 @dataclass(frozen=True)
@@ -49,10 +54,10 @@ class Beginning:
 
     started: str
     key: bytes
-    id_rule: int = ID_RULE
+    id_rule: RuleVersion = ID_RULE
 
     @classmethod
-    def noted(cls, folder: Path, *, going_on: bool, id_rule: int = ID_RULE) -> Beginning:
+    def noted(cls, folder: Path, *, going_on: bool, id_rule: RuleVersion = ID_RULE) -> Beginning:
         """Return when a run began: now, which is noted in its folder, or what was noted when it did.
 
         Args:
@@ -82,12 +87,12 @@ class Beginning:
         file = UntrustedFile(path=path, most=1 << 20, remedy=anew)
         noted = file.json(_Noted)
         try:
-            return None if noted is None else cls(noted.started, _key_of(noted.key), noted.id_rule)
+            return None if noted is None else cls(noted.started, _key_of(noted.key), _RULES[noted.id_rule])
         except ValueError as error:
             raise file.refused(error) from error
 
     def _write(self, path: Path, **more: str) -> None:
-        noted = {"started": self.started, "key": self.key.hex(), "id_rule": self.id_rule, **more}
+        noted = {"started": self.started, "key": self.key.hex(), "id_rule": str(self.id_rule), **more}
         write_whole(path, json.dumps(noted).encode())
 
     def provenance(

@@ -61,7 +61,7 @@ from splitvfl.config.registry import PluginKind, arguments_of, check_options, co
 from splitvfl.config.yaml import Document, Place, parse_override, place_in, to_yaml
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Categorical, Missing, Scale
-from splitvfl.data.id_column import ID_RULE
+from splitvfl.data.id_column import ID_RULE, RuleVersion
 from splitvfl.data.labels import Unlabelled
 from splitvfl.data.partition import REST
 from splitvfl.data.sets import DATA_SETS, TABLES
@@ -842,7 +842,7 @@ class ExperimentConfig(Settings):
 
     _source: str = PrivateAttr(default="experiment")
     _folder: Path = PrivateAttr(default=Path())
-    _id_rule: int = PrivateAttr(default=ID_RULE)
+    _id_rule: RuleVersion = PrivateAttr(default=ID_RULE)
 
     @classmethod
     def refusal(cls, key: str) -> str:
@@ -904,11 +904,11 @@ class ExperimentConfig(Settings):
         return self._folder
 
     @property
-    def id_rule(self) -> int:
+    def id_rule(self) -> RuleVersion:
         """Version of the rule for ids: that of this version, or of the one that began the run."""
         return self._id_rule
 
-    def keeping_ids(self, rule: int) -> ExperimentConfig:
+    def keeping_ids(self, rule: RuleVersion) -> ExperimentConfig:
         """Return the same experiment, whose ids are read by a version of the rule (:mod:`splitvfl.data.id_column`)."""
         kept = self.model_copy()
         kept._id_rule = rule

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from splitvfl.data.chunks import Mask
-from splitvfl.data.id_column import FIRST_RULE, Case, fingerprint, order_digest, read_digests
+from splitvfl.data.id_column import FIRST_RULE, Case, RuleVersion, fingerprint, order_digest, read_digests
 from splitvfl.data.schema import PARTS, Part, Role, has_format, read_schema, schema_bytes
 from splitvfl.data.sources import open_all
 from splitvfl.data.writing import NpyWriter, check_target, draft, write_bytes
@@ -76,7 +76,7 @@ class AlignmentSchema(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...]
     id_column: str
     case: Case
-    id_rule: int = FIRST_RULE
+    id_rule: RuleVersion = FIRST_RULE
     source: str
     secret: str
     shards: str = ""

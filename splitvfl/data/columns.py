@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.data.doubts import Doubt
-from splitvfl.data.id_column import ID_RULE
+from splitvfl.data.id_column import ID_RULE, RuleVersion
 from splitvfl.data.plain_columns import DEEPER
 from splitvfl.data.transform import Transform
 from splitvfl.errors import ArgumentError, DataError
@@ -194,7 +194,7 @@ class Provenance:
     encoding: FittedEncoding | None = None
     id_column: str | None = None
     tables: Path | None = None
-    id_rule: int = ID_RULE
+    id_rule: RuleVersion = ID_RULE
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,13 @@ from splitvfl.data.doubts import ID_WORDS, doubts_of, has_word, present
 from splitvfl.data.encoding import check_one_of
 from splitvfl.data.fitting import ONEHOT_LIMIT
 from splitvfl.data.guessed_cells import AS_WRITTEN, GuessedCells, guess_cells, read_guessed
+from splitvfl.data.id_column import ids_in_table
 from splitvfl.data.labels import Unlabelled, are_missing
 from splitvfl.data.plain_columns import declared_categories
 from splitvfl.data.sources import open_one, read_whole
 from splitvfl.data.spelling import as_key, settings_written
 from splitvfl.data.tables import check_usable, did_you_mean, is_number, is_place, is_text, listed, refusal
+from splitvfl.data.typed_cells import is_plain, names_records
 from splitvfl.errors import ConfigError, DataError
 
 _LABEL_NAMES = re.compile(
@@ -293,6 +295,9 @@ def _check_there(file: OpenFile, name: str, flag: str, label: str | None) -> Non
 
 def _check_unique(file: OpenFile, name: str) -> None:
     column = file.table[name]
+    if not is_plain(column.type) and names_records(column.type):
+        ids_in_table(column.combine_chunks(), name, str(file.path))  # which says what is wrong, if anything is
+        return
     if not _is_unique(column):
         distinct = pc.count_distinct(column).as_py()
         raise ConfigError(

@@ -43,9 +43,12 @@ from splitvfl.errors import DataError
 Case = Literal["kept", "folded"]
 Digests = npt.NDArray[np.uint8]
 
-FIRST_RULE: Final = 1
+RuleVersion = Literal[1, 2]
+"""Versions of the rule that this version knows: a folder that names another one is refused."""
+
+FIRST_RULE: Final[RuleVersion] = 1
 """The rule of folders that name none: UUIDs that are text are as they stand, and :mod:`splitvfl.data.old_ids`."""
-ID_RULE: Final = 2
+ID_RULE: Final[RuleVersion] = 2
 """The rule of this version."""
 
 AS_IT_STANDS: Final = None
@@ -63,7 +66,7 @@ _SHORT_WHOLE = r"\A(?:0|-?[1-9][0-9]{0,17})\z"
 _NUMBERS = np.iinfo(np.int64)
 
 
-def normalised(cell: str, case: Case = "kept", *, rule: int = ID_RULE) -> str:
+def normalised(cell: str, case: Case = "kept", *, rule: RuleVersion = ID_RULE) -> str:
     r"""Return an id that is text as all parties write it: see the module's rule.
 
     >>> normalised(" Zoe\u0308 ") == "Zo\u00eb"
@@ -175,7 +178,7 @@ def id_digest(name: str) -> bytes:
 
 
 def read_digests(
-    source: object, column: str, *, case: Case = "kept", called: str | None = None, rule: int = ID_RULE
+    source: object, column: str, *, case: Case = "kept", called: str | None = None, rule: RuleVersion = ID_RULE
 ) -> Digests:
     """Return the hash of each record's id, in the files' order.
 
@@ -255,7 +258,7 @@ def _check_type(kind: pa.DataType, column: str, where: str) -> None:
         )
 
 
-def names_in(chunk: Chunk, column: str, case: Case, *, rule: int = ID_RULE) -> Iterator[str]:
+def names_in(chunk: Chunk, column: str, case: Case, *, rule: RuleVersion = ID_RULE) -> Iterator[str]:
     """Yield the id of each row as all parties write it.
 
     Args:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from splitvfl.data.cell_format import Origin
 from splitvfl.data.columns import PartyData, Provenance, VerticalData
 from splitvfl.data.doubts import DoubtWarning, doubts_of, in_words, label_doubts
-from splitvfl.data.id_column import ids_in_table, read_digests
+from splitvfl.data.id_column import RuleVersion, ids_in_table, read_digests
 from splitvfl.data.id_hints import would_match
 from splitvfl.data.labels import Mask, check_split, left_out, read_labels, with_label
 from splitvfl.data.load import as_written, check_input, fit, ids_of_rows, party_of, records_of, split_rows
@@ -264,7 +264,7 @@ def _labelled(active: _PartyTable, rows: Mapping[str, Rows], spec: TableSpec) ->
     return with_label(labels, spec.unlabelled, source=f"label column {spec.label!r} of {active.source}")
 
 
-def _joined(tables: Sequence[_PartyTable], given: Mapping[str, object], rule: int) -> dict[str, Rows]:
+def _joined(tables: Sequence[_PartyTable], given: Mapping[str, object], rule: RuleVersion) -> dict[str, Rows]:
     """Return which rows of each table are the common records, in the active party's order."""
     if tables[0].id_column is None:
         _check_counts(tables)
@@ -288,7 +288,7 @@ def _check_counts(tables: Sequence[_PartyTable]) -> None:
         )
 
 
-def _places(table: _PartyTable, id_column: str, rule: int) -> dict[bytes, int]:
+def _places(table: _PartyTable, id_column: str, rule: RuleVersion) -> dict[bytes, int]:
     """Return each id's row."""
     digests = read_digests(table.given, id_column, called=table.source, rule=rule)
     return {digest.tobytes(): row for row, digest in enumerate(digests)}

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from splitvfl.data.hashing import text_ids
-from splitvfl.data.id_column import FIRST_RULE, ID_RULE, Case, first_repeat, normalised, whole_number
+from splitvfl.data.id_column import FIRST_RULE, ID_RULE, Case, RuleVersion, first_repeat, normalised, whole_number
 from splitvfl.data.tables import Rows
 from splitvfl.errors import DataError
 
@@ -44,7 +44,7 @@ def asked_digests(names: Iterable[str], *, run: str) -> Digests:
     return _digests((_form(name) for name in names), run)
 
 
-def _form(name: str, rule: int = ID_RULE) -> bytes:
+def _form(name: str, rule: RuleVersion = ID_RULE) -> bytes:
     whole = _FIRST_WHOLE.fullmatch(name) if rule == FIRST_RULE else whole_number(name) is not None
     return b"i" + name.encode() if whole else b"t%d" % text_ids([name])[0]
 
@@ -80,7 +80,7 @@ class RecordIndex:
         self._places = order if records is None else order % records
 
     @classmethod
-    def of(cls, names: pa.Array, *, run: str, case: Case, source: str, rule: int = ID_RULE) -> RecordIndex:
+    def of(cls, names: pa.Array, *, run: str, case: Case, source: str, rule: RuleVersion = ID_RULE) -> RecordIndex:
         """Return the index of records that have these names: whole numbers or text.
 
         Args:

@@ -27,6 +27,7 @@ from splitvfl.data.chunks import Kind
 from splitvfl.data.columns import TaskName
 from splitvfl.data.drift import ColumnDrift, Counts, Profile, compared
 from splitvfl.data.encoding import FittedNumbers, Scale
+from splitvfl.data.id_column import RuleVersion
 from splitvfl.data.ranges import Bounds
 from splitvfl.errors import DataError
 from splitvfl.system.untrusted_files import UntrustedFile, indented
@@ -161,7 +162,7 @@ class IdRule(msgspec.Struct, frozen=True, kw_only=True):
     column: str | None
     rule: Literal["integer", "blake2b-63", "mixed", "row", "aligned"]
     digest: str | None = None
-    id_rule: int | msgspec.UnsetType = msgspec.UNSET
+    id_rule: RuleVersion | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def as_written(self) -> bool:

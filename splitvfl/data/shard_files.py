@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from splitvfl.data.arrow_source import PARQUET_SUFFIXES
-from splitvfl.data.id_column import FIRST_RULE, Case
+from splitvfl.data.id_column import FIRST_RULE, Case, RuleVersion
 from splitvfl.data.schema import has_format, read_schema
 from splitvfl.data.sharding import RULE, HeldShards
 from splitvfl.errors import DataError
@@ -57,7 +57,7 @@ class ShardingSchema(msgspec.Struct, frozen=True, kw_only=True):
     shards: int
     id_column: str
     case: Case
-    id_rule: int = FIRST_RULE
+    id_rule: RuleVersion = FIRST_RULE
     division: str
     records: tuple[int, ...]
     files: tuple[str, ...]
@@ -84,7 +84,7 @@ class ShardNote(msgspec.Struct, frozen=True, kw_only=True):
     shards: int
     id_column: str
     case: Case
-    id_rule: int = FIRST_RULE
+    id_rule: RuleVersion = FIRST_RULE
     division: str
     records: int
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from splitvfl.data.chunks import Chunk
-from splitvfl.data.id_column import AS_IT_STANDS, ID_RULE, Case, check_id_column, names_in, normalised
+from splitvfl.data.id_column import AS_IT_STANDS, ID_RULE, Case, RuleVersion, check_id_column, names_in, normalised
 from splitvfl.data.sources import chunks, open_all
 from splitvfl.data.typed_cells import as_text, names_records
 from splitvfl.errors import ArgumentError, ConfigError, DataError
@@ -127,7 +127,7 @@ class HeldShards:
 
     numbers: tuple[int, ...]
     shards: int
-    id_rule: int = field(default=ID_RULE, compare=False)
+    id_rule: RuleVersion = field(default=ID_RULE, compare=False)
 
     def __post_init__(self) -> None:
         """Check the numbers."""

@@ -9,7 +9,7 @@ from typing import NamedTuple, get_args
 from splitvfl.data.cell_format import CellFormat, cell_format
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Encoding, Scale, check_one_of
-from splitvfl.data.id_column import FIRST_RULE, ID_RULE
+from splitvfl.data.id_column import FIRST_RULE, ID_RULE, RuleVersion
 from splitvfl.data.labels import Positive, Unlabelled
 from splitvfl.data.partition import REST, ColumnClaim, divide, matching, patterns
 from splitvfl.data.ranges import GivenRanges
@@ -124,7 +124,7 @@ class TableSpec(Encoding):
     decimal: str | None = None
     thousands: str | None = None
     units: Cells = ()
-    id_rule: int = ID_RULE
+    id_rule: RuleVersion = ID_RULE
 
     def __post_init__(self) -> None:
         """Check the settings."""

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import FittedEncoding
-from splitvfl.data.id_column import FIRST_RULE, ID_RULE
+from splitvfl.data.id_column import FIRST_RULE, ID_RULE, RuleVersion
 from splitvfl.data.schema import SCHEMA_FILE, VOCABULARY_FILE, Role
 from splitvfl.data.transform import Transform, transform_of
 from splitvfl.data.writing import draft
@@ -116,13 +116,13 @@ class HalfSchema(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, str]
     loss: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     test: str | msgspec.UnsetType = msgspec.UNSET
-    id_rule: int | msgspec.UnsetType = msgspec.UNSET
+    id_rule: RuleVersion | msgspec.UnsetType = msgspec.UNSET
     saturated: float | msgspec.UnsetType = msgspec.UNSET
     score_shifts: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     digest: str = ""
 
     @property
-    def rule_of_ids(self) -> int:
+    def rule_of_ids(self) -> RuleVersion:
         """Version of the rule for ids that this half keeps."""
         return FIRST_RULE if self.id_rule is msgspec.UNSET else self.id_rule
 
@@ -153,7 +153,7 @@ class Origin:
     epoch: int
     encoding: FittedEncoding | None = None
     id_column: str | None = None
-    id_rule: int = ID_RULE
+    id_rule: RuleVersion = ID_RULE
     loss: Settings | None = None
     tables: Path | None = None
     test: str | None = None

@@ -390,3 +390,18 @@ def test_numbers_kept_as_text_in_a_typed_file_are_numbers(here: Path) -> None:
     config = load_config(here / "bank.yaml")
     assert config.data.decimal == "."
     assert "amount" in load_data(config).passives["partner"].numeric_names
+
+
+def test_ids_that_a_join_made_fractions_are_taken_if_they_are_named(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    people().drop(columns=["street", "spent", "usage"]).to_csv("bank.csv", index=False)
+    usage = people()[["customer_id", "usage"]].astype({"customer_id": float})
+    usage.to_parquet("telecom.parquet")
+
+    assert main(["init", "bank.csv", "telecom.parquet", "--id", "customer_id"]) == 0
+    assert "200 records joined by customer_id, which all tables have" in " ".join(capsys.readouterr().out.split())
+
+    usage.assign(customer_id=usage["customer_id"] + 0.5).to_parquet("telecom.parquet")
+    assert main(["init", "bank.csv", "telecom.parquet", "--id", "customer_id"]) == 2
+    assert "column 'customer_id': 1000.5 is a fraction" in " ".join(capsys.readouterr().err.split())

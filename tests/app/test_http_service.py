@@ -34,6 +34,7 @@ from splitvfl.net.certs import make_certificates
 from splitvfl.run.online import Question, Unavailable
 
 RUN = "a" * 32
+UUID = "123e4567-e89b-12d3-a456-4266141740ab"
 ENCODING = FittedEncoding(
     columns=(
         FittedNumbers(column="age", scale="standard", offset=40.0, spread=10.0, median=35.0, marked=True),
@@ -150,6 +151,18 @@ def test_one_record_and_many_are_scored() -> None:
     assert status == 200
     assert [(one["id"], one["score"]) for one in answer["scores"]] == [("c1", pytest.approx(0.4)), (7, -2.0)]
     np.testing.assert_array_equal(client.service.asked[1].digests.numpy(), asked_digests(["c1", "7"], run=RUN))
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [(7, "7"), (" 7 ", "7"), ("007", "007"), ("7.0", "7.0"), ("Zoe\u0308", "Zo\u00eb"), (UUID.upper(), UUID)],
+)
+def test_ids_of_requests_are_read_as_those_of_files(given: object, name: str) -> None:
+    client = Client()
+
+    client.score({**RECORD, "id": given})
+
+    np.testing.assert_array_equal(client.service.asked[0].digests.numpy(), asked_digests([name], run=RUN))
 
 
 def test_columns_become_the_numbers_that_a_file_gives() -> None:

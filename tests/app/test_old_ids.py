@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from splitvfl.app.beginning import BEGUN_FILE
+from splitvfl.app.beginning import BEGUN_FILE, Beginning
 from splitvfl.app.experiment import run_experiment
 from splitvfl.app.saved_run import load_run
 from splitvfl.config.sections import ExperimentConfig, load_config
@@ -28,7 +28,7 @@ from splitvfl.data.schema import SCHEMA_FILE, read_data_schema
 from splitvfl.data.shard_files import ShardNote, held_shards, shard_file
 from splitvfl.data.shard_writing import shard
 from splitvfl.data.sharding import id_hashes, shard_of
-from splitvfl.errors import DataError
+from splitvfl.errors import CheckpointError, DataError
 from splitvfl.run.half_folder import HALF_FILE
 from splitvfl.run.record_counts import record_forms
 from tests.tables import align_rows, ingest, load_party
@@ -103,18 +103,32 @@ def test_a_new_run_names_its_rule_and_its_records_as_they_stand(tmp_path: Path) 
     }
     names = load_run(tmp_path / "run").own_tests().names.to_pylist()
 
-    assert found == {BEGUN_FILE: ID_RULE, HALF_FILE: ID_RULE}
+    assert found == {BEGUN_FILE: str(ID_RULE), HALF_FILE: ID_RULE}
     assert set(names) < set(padded())
 
 
 def test_the_other_rule_would_not_know_an_old_runs_records(old_run: tuple[ExperimentConfig, Path]) -> None:
     config, folder = old_run
     noted = json.loads((folder / BEGUN_FILE).read_text())
-    (folder / BEGUN_FILE).write_text(json.dumps({**noted, "id_rule": ID_RULE}))
+    (folder / BEGUN_FILE).write_text(json.dumps({**noted, "id_rule": str(ID_RULE)}))
 
     longer = config.model_copy(update={"train": config.train.model_copy(update={"epochs": 2})})
     with pytest.raises(DataError, match="records"):
         run_experiment(longer, folder, resume=True)
+
+
+def test_a_rule_of_a_newer_version_is_refused(old_run: tuple[ExperimentConfig, Path], tmp_path: Path) -> None:
+    _, folder = old_run
+    noted = json.loads((folder / BEGUN_FILE).read_text())
+    (folder / BEGUN_FILE).write_text(json.dumps({**noted, "id_rule": "3"}))
+    path = tmp_path / "own.csv"
+    path.write_text("customer,a\nk1,1\n")
+    aligned = align_rows(tmp_path / "aligned", path, rows=[0], ids=[5], id_rule=3).folder
+
+    with pytest.raises(CheckpointError, match="id_rule"):
+        Beginning.read(folder / BEGUN_FILE)
+    with pytest.raises(DataError, match="id_rule"):
+        read_alignment(aligned)
 
 
 def test_a_partys_own_file_has_the_numbers_and_the_split_that_it_had(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Missing, Scale
 from splitvfl.data.hashing import hash_key, key_name
-from splitvfl.data.id_column import FIRST_RULE
+from splitvfl.data.id_column import FIRST_RULE, RuleVersion
 from splitvfl.data.ingest.plan import Hashing, check_ingested
 from splitvfl.data.partition import ColumnClaim, patterns
 from splitvfl.data.ranges import Bounds, as_ranges
@@ -69,10 +69,10 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     decimal: str | None = None
     thousands: str | None = None
     units: tuple[str, ...] = ()
-    id_rule: int | msgspec.UnsetType = msgspec.UNSET
+    id_rule: RuleVersion | msgspec.UnsetType = msgspec.UNSET
 
     @property
-    def rule_of_ids(self) -> int:
+    def rule_of_ids(self) -> RuleVersion:
         """Version of the rule for ids (:mod:`splitvfl.data.id_column`)."""
         return FIRST_RULE if self.id_rule is msgspec.UNSET else self.id_rule
 
