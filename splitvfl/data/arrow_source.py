@@ -217,7 +217,7 @@ class TableSource(TypedSource):
     """A table in memory.
 
     Args:
-        table: The table.
+        table: The table, as :func:`splitvfl.data.arrow_table.as_arrow` returns it.
         name: What to call it in messages.
         nested: Whether lists and other nested values stay as they are.
     """
@@ -231,6 +231,10 @@ class TableSource(TypedSource):
 
     def _batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
         yield from self._table.select(names).to_batches(max_chunksize=BATCH_ROWS)
+
+    def table(self, text: Collection[str]) -> pa.Table:
+        """Return the table, whose columns are plain already."""
+        return self._table
 
     def _whole(self) -> pa.Table:
         return self._table
