@@ -281,7 +281,7 @@ class TableSource(TypedSource):
     Text of it that looks like numbers is doubted, and no error.
 
     Args:
-        table: The table.
+        table: The table, as :func:`splitvfl.data.arrow_table.as_arrow` returns it.
         name: What to call it in messages.
         nested: Whether lists and other nested values stay as they are.
     """
@@ -295,6 +295,10 @@ class TableSource(TypedSource):
 
     def _batches(self, names: list[str]) -> Iterator[pa.RecordBatch]:
         yield from self._table.select(names).to_batches(max_chunksize=BATCH_ROWS)
+
+    def table(self, text: Collection[str]) -> pa.Table:
+        """Return the table, whose columns are plain already."""
+        return self._table
 
     def _whole(self) -> pa.Table:
         return self._table
