@@ -231,7 +231,8 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             active, passives = self._trained([data for data, _ in found])
             outputs = predict(active, passives).outputs.double().cpu()
         drift = {party.name: drift for party, (_, drift) in zip(self._held, found, strict=True)}
-        warn_of_drift(drift, saturation(active, self._task.loss.scores(outputs), drift, in_training=None))
+        ends = saturation(active, self._task.loss.scores(outputs), drift, in_training=None)
+        warn_of_drift(drift, ends, new_values_only=True)
         return outputs
 
     def _trained(self, data: Sequence[PartyData]) -> tuple[ActiveParty, dict[str, PassiveParty]]:
@@ -343,8 +344,9 @@ class SplitClassifier(ClassifierMixin, _SplitEstimator):  # type: ignore[misc]
             ValueError: If columns are not those that were trained on, or the model has no probabilities.
 
         Warns:
-            DoubtWarning: If a column has drifted since :meth:`fit`; or a defense has shifted the scores, so that they
-                are no probabilities of the classes.
+            DoubtWarning: If more than 5 % of a column's values are outside the range of :meth:`fit`, missing or
+                unknown, beyond what was so then; or a defense has shifted the scores, so that they are no probabilities
+                of the classes.
         """
         outputs = self._outputs(X)
         if link_of(self._task.loss) == "identity":

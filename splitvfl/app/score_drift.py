@@ -40,17 +40,21 @@ def saturation(active: ActiveParty, scores: Tensor, drift: Drift, *, in_training
     )
 
 
-def warn_of_drift(drift: Drift, ends: Saturation | None) -> None:
+def warn_of_drift(drift: Drift, ends: Saturation | None, *, new_values_only: bool = False) -> None:
     """Warn of columns that have drifted, and of scores that are exactly 0 or 1, where nothing else would say so.
 
     Args:
         drift: By party.
         ends: How many scores are exactly 0 or 1, as :func:`saturation` returns it.
+        new_values_only: Whether only values count that training did not see, and no stability index: where any part of
+            the records may be predicted, and columns may be held fixed on purpose.
 
     Warns:
         DoubtWarning: If there is one.
     """
-    lines = [*(drift_said(drift) if _has_drifted(drift) else []), *([str(ends)] if ends and str(ends) else [])]
+    new = any(one.has_new_values for own in drift.values() for one in own)
+    beyond = new if new_values_only else _has_drifted(drift)
+    lines = [*(drift_said(drift) if beyond else []), *([str(ends)] if ends and str(ends) else [])]
     if lines:
         warnings.warn("\n".join(lines), DoubtWarning, stacklevel=3)
 

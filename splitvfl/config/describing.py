@@ -134,9 +134,11 @@ def _defense(factory: Any, example: str) -> dict[str, str]:
 
 
 def _scores_of(hook: Any) -> str:
-    """Return whether scores are probabilities with a hook, as its example sets it."""
-    said = shifts_scores_of(hook) if not inspect.isclass(hook) else ""
-    return f"no probabilities: {said.partition(': ')[2]}" if said else "estimates of probabilities, as without it"
+    """Return whether scores are probabilities with a hook, as its example sets it; of a class, as it says itself."""
+    said = getattr(hook, "shifts_scores", "") if inspect.isclass(hook) else shifts_scores_of(hook).partition(": ")[2]
+    return (
+        f"no probabilities: {said}" if isinstance(said, str) and said else "estimates of probabilities, as without it"
+    )
 
 
 def _claimed(defense: Any) -> dict[str, str]:
@@ -263,7 +265,7 @@ def _penalty(factory: Any, example: str) -> dict[str, str]:
     acting = "the gradient that a passive party's bottom model learns from, in training; nothing that is sent"
     return {
         "Acts on": acting,
-        "Scores": _scores_of(_made("penalties", factory, example)),
+        "Scores": _scores_of(factory),
         "Exchanges": _listed(fitting),
     }
 

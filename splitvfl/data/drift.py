@@ -228,9 +228,14 @@ class ColumnDrift:
             return "drift"
         return "shift" if self.excess >= _SHIFTED or self._index_is_beyond(SHIFT) else "none"
 
+    @property
+    def has_new_values(self) -> bool:
+        """Whether more than 5 % of the values are outside the range, missing or unknown, beyond training and chance."""
+        return self.excess >= _DRIFTED
+
     def is_beyond(self, threshold: float) -> bool:
         """Return whether the index is beyond a threshold and what chance explains, or a fraction has drifted."""
-        return self.excess >= _DRIFTED or self._index_is_beyond(threshold)
+        return self.has_new_values or self._index_is_beyond(threshold)
 
     def _index_is_beyond(self, threshold: float) -> bool:
         return self.index is not None and self.index > threshold + self.by_chance

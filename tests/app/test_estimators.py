@@ -253,7 +253,8 @@ def test_text_truth_values_and_gaps_are_columns_too() -> None:
 
     assert model.fit(frame, job == "nurse").score(frame, job == "nurse") > 0.99
     # A trade that nobody had when it was trained is none of the known ones.
-    unknown = [model.predict_proba(frame.assign(job=other)) for other in ("pilot", "baker")]
+    with pytest.warns(DoubtWarning, match=r"lab: job +- +0.0% +0.0% +100.0%"):
+        unknown = [model.predict_proba(frame.assign(job=other)) for other in ("pilot", "baker")]
     np.testing.assert_array_equal(*unknown)
     with pytest.raises(ArgumentError, match="column 'gap' of X has no value in 100 of 200 rows"):
         clone(model).set_params(missing="error").fit(frame, job)
@@ -511,3 +512,22 @@ def test_penalties_that_do_not_do(settings: dict[str, Any], complaint: str, canc
     X, y = cancer
     with pytest.raises((ArgumentError, ConfigError), match=complaint):
         SplitClassifier(**{**SMALL, "audit": False, **settings}).fit(X[:60], y[:60])
+
+
+def test_probabilities_of_answers_are_warned_of_and_those_of_labels_are_not() -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    model = SplitClassifier({"lab": 0.5}, **SMALL, audit=False, random_state=0)
+    shifted = clone(model).set_params(defenses=["randomised-response(epsilon=1.0)"]).fit(X, y)
+    with pytest.warns(DoubtWarning, match="scores are no probabilities: randomised-response"):
+        shifted.predict_proba(X)
+    shifted.predict(X)  # the order stays, and so do the classes
+    corrected = "randomised-response(epsilon=1.0, corrected=likelihood)"
+    clone(model).set_params(defenses=[corrected]).fit(X, y).predict_proba(X)
+
+
+def test_another_unit_at_prediction_is_warned_of() -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    model = SplitClassifier({"lab": 0.5}, **SMALL, audit=False, random_state=0).fit(X, y)
+    model.predict_proba(X[y == 1])  # other records, and no other values
+    with pytest.warns(DoubtWarning, match=r"drift: \d+ of 30 columns of 50 records differ from the training"):
+        model.predict_proba(1000 * X[:50])

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -26,7 +27,8 @@ from splitvfl.app.http_records import OwnRecords, RequestMistake, RequestReader,
 from splitvfl.app.http_service import ScoringApplication
 from splitvfl.data.cell_format import CellFormat
 from splitvfl.data.columns import Columns, Records
-from splitvfl.data.encoding import FittedCategories, FittedEncoding, FittedNumbers
+from splitvfl.data.encoding import Encoding, FittedCategories, FittedEncoding, FittedNumbers
+from splitvfl.data.fitting import fit_encoding
 from splitvfl.data.record_index import RecordIndex, asked_digests
 from splitvfl.errors import ConfigError, PrivacyError, ProtocolError
 from splitvfl.exchange.online import Scored
@@ -88,7 +90,7 @@ class Client:
         door = access(settings.pop("door", HttpSettings("127.0.0.1:8080")))
         reading = {"id_column": "customer", **settings.pop("reading", {})}
         encoding = reading.pop("encoding", ENCODING)
-        self.metrics = HttpMetrics("bank", Service.partners)
+        self.metrics = HttpMetrics("bank", Service.partners, encoding)
         self.application = ScoringApplication(
             self.service,  # type: ignore[arg-type]
             RequestReader(encoding, run=RUN, **reading),
@@ -662,3 +664,38 @@ def test_files_that_others_may_read_or_that_hold_no_secret_are_refused(secrets: 
         access(guarded(secrets, certificate=token(b"x")))
     with pytest.raises(ConfigError, match=r"--tls-key: .*others than its owner may use this file"):
         access(guarded(secrets, key=token(b"x", 0o640)))
+
+
+def test_drift_of_the_columns_that_requests_send_is_a_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pa.table({"age": np.arange(100.0), "plan": ["a", "b"] * 50})
+    encoding = fit_encoding(
+        table,
+        ["age", "plan"],
+        train=np.arange(100),
+        encoding=Encoding(missing="indicator"),
+        categories=(),
+        source="t",
+    )
+    client = Client(reading={"encoding": encoding})
+
+    def index_of(age: float | None, records: int) -> float:
+        rows = [{"customer": f"c{row}", "age": age, "plan": "z" if row else "a"} for row in range(records)]
+        assert client.score({"records": rows})[0] == 200
+        text = client.call("GET", "/metrics")[2].decode()
+        return float(re.search(r'splitvfl_stability_index{column="age"} (\S+)', text)[1])  # type: ignore[index]
+
+    assert index_of(250.0, 40) > 3
+    assert index_of(None, 20) > 3
+    text = client.call("GET", "/metrics")[2].decode()
+    for line in (
+        'splitvfl_column_values_total{column="age"} 60.0',
+        'splitvfl_outside_range_values_total{column="age"} 40.0',
+        'splitvfl_missing_values_total{column="age"} 20.0',
+        'splitvfl_unknown_category_values_total{column="plan"} 58.0',
+    ):
+        assert line in text
+    # Counts of all records go on, and the index is that of the latest ones: memory stays bounded.
+    monkeypatch.setattr("splitvfl.app.http_metrics._WINDOW", 60)
+    first = index_of(50.0, 60)
+    assert index_of(50.0, 60) != first
+    assert sum(counts["age"].rows for counts in (client.metrics._window, client.metrics._window_before)) == 120

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import shutil
 import stat
 from collections.abc import Callable
@@ -27,8 +28,9 @@ from splitvfl.app.records import load_data
 from splitvfl.app.saved_run import SavedRun, load_run
 from splitvfl.cli import main
 from splitvfl.config.sections import load_config
+from splitvfl.data.doubts import DoubtWarning
 from splitvfl.data.ingest import ingest_like
-from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError
+from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError, DriftError
 from splitvfl.learning.losses import Logistic
 from splitvfl.learning.randomness import PartyRandom
 from splitvfl.learning.tasks import Binary
@@ -227,6 +229,56 @@ def test_unknown_categories_are_counted_among_the_records_that_are_scored(folder
     assert torch.allclose(few.scores, every.scores[:2])
 
 
+# --- records that differ from the training
+
+
+def test_another_unit_is_said_and_refused_on_request(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = pd.read_csv("new.csv")
+    new.assign(age=100 * new["age"]).to_csv("cents.csv", index=False)
+
+    scored("--records", "new.csv")
+    assert "drift: none beyond chance in 4 columns of 40 records" in capsys.readouterr().err
+    scored("--records", "cents.csv")
+    said = capsys.readouterr().err
+    assert "drift: 1 of 4 columns of 40 records differ from the training" in said
+    assert re.search(r"bank: age +100.0% +0.0% +0.0% +0.0% +\d", said)
+
+    Path("scores.csv").unlink()
+    for option in (["--fail-on-drift"], ["--fail-on-drift", "0.5"], ["--fail-on-drift=0.5"]):
+        assert main(["predict", "runs/credit", "--records", "cents.csv", *option, "--out", "scores.csv"]) == 4
+        assert "bank: age: 100.0% outside the training range" in capsys.readouterr().err
+        assert not Path("scores.csv").exists()
+    scored("--records", "new.csv", "--fail-on-drift")
+
+
+def test_drift_is_beside_the_scores_and_a_warning_where_only_scores_are_returned(folder: Path) -> None:
+    new, run = pd.read_csv("new.csv"), splitvfl.load_run("runs/credit")
+    found = run.score(new.assign(calls=np.nan)).drift
+    assert [one.column for own in found.values() for one in own if one.level == "drift"] == ["calls"]
+    assert (found["telecom"][0].missing, found["telecom"][0].missing_in_training) == (1.0, 0.0)
+    with pytest.warns(DoubtWarning, match="telecom: calls"):
+        run.predict(new.assign(calls=np.nan))
+    run.predict(new)  # says nothing
+    parts = {"bank": new[["customer", "age", "sex"]], "telecom": new[["customer", "calls", "plan"]].assign(plan="z")}
+    assert {name: own[0].level for name, own in run.score(parts).drift.items()} == {"bank": "none", "telecom": "drift"}
+    with pytest.raises(DriftError, match="telecom: calls"):
+        run.score(new.assign(calls=np.nan), fail_on_drift=0.25)
+
+
+def test_a_run_without_profiles_predicts_and_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for party in OWN:  # as earlier versions wrote it
+        path = folder / f"runs/credit/model/{party}/half.json"
+        content = json.loads(path.read_text())
+        del content["encoding"]["profiles"]
+        content.pop("saturated", None), content.pop("score_shifts", None)
+        content["digest"] = ""
+        schema = _signed(msgspec.convert(content, HalfSchema))
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(schema), indent=2) + b"\n")
+    scored()  # the run's own records are still its own
+    assert scored("--records", "new.csv").shape == (40, 2)
+    assert "no bins: trained by an earlier version" in capsys.readouterr().err
+
+
 # --- what the parts of an experiment leave
 
 
@@ -304,6 +356,16 @@ def test_tables_are_scored_by_tables_that_were_ingested_alike(tmp_path: Path, mo
     assert main(["predict", "runs/one", "--out", "own.csv"]) == 0
 
     assert pd.read_parquet("scores.parquet").shape == (40, 2)
+    like_training = load_run("runs/one").score("more").drift
+    assert {one.level for own in like_training.values() for one in own} == {"none"}
+    pd.read_csv("new.csv").assign(age=4000.0, plan="z").to_csv("cents.csv", index=False)
+    ingest_like("cents.csv", out="cents", like="tables")
+    drift = load_run("runs/one").score("cents").drift
+    assert {name: (own[0].column, own[0].level) for name, own in drift.items()} == {
+        "bank": ("age", "drift"),
+        "telecom": ("plan", "drift"),
+    }
+    assert main(["predict", "runs/one", "--records", "cents", "--out", "none.csv", "--fail-on-drift"]) == 4
     with pytest.raises(DataError, match="expected the folder of new ones, as `splitvfl ingest FILES --like TABLES`"):
         load_run("runs/one").predict("new.csv")
     other = pd.read_csv("all.csv").assign(age=lambda table: 2 * table["age"])

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from splitvfl.data.alignment import Alignment
 from splitvfl.data.chunks import Source
+from splitvfl.data.drift import ColumnDrift, compared
 from splitvfl.data.ingest.encode import Written, bytes_needed, data_schema, write_parties
 from splitvfl.data.ingest.merging import AllShards
-from splitvfl.data.ingest.plan import Hashing, Plan, check_ingested, make_plan, open_sources, plan_like
+from splitvfl.data.ingest.plan import Hashing, PartyPlan, Plan, check_ingested, make_plan, open_sources, plan_like
 from splitvfl.data.ingest.progress import IngestStatus, Progress, watched
 from splitvfl.data.ingest.shards import find_statistics, records_digest
 from splitvfl.data.ingest.survey import (
@@ -45,11 +46,13 @@ class PartyReport:
         numeric: Numeric columns, marks of missing values included.
         fields: Number of codes by categorical field.
         unknown: Test records with code 0, by categorical field: values that were not listed.
+        drift: Of files that were encoded like earlier ones: how columns differ from these, the worst first.
     """
 
     numeric: int
     fields: Mapping[str, int]
     unknown: Mapping[str, int]
+    drift: tuple[ColumnDrift, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,6 +299,7 @@ class _Run:
                 numeric=len(encoder.names),
                 fields=encoder.fields,
                 unknown={name: written.unknown[name] for name in encoder.fields},
+                drift=self._drift(party, written),
             )
         return IngestReport(
             folder=target,
@@ -307,3 +311,9 @@ class _Run:
             seconds=time.monotonic() - self._begun,
             read_bytes=self._read_bytes,
         )
+
+    def _drift(self, party: PartyPlan, written: Written) -> tuple[ColumnDrift, ...]:
+        if self._plan.earlier is None:
+            return ()
+        counts = {name: written.counts[name] for name in party.columns}
+        return compared(counts, self._plan.earlier.profiles)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
+from splitvfl.data.drift import drift_said
 from splitvfl.data.encoding import Scale
 from splitvfl.data.ingest.plan import Hashing
 from splitvfl.data.ingest.run import IngestReport, PartyReport
@@ -137,6 +138,7 @@ def described(report: IngestReport) -> Iterator[str]:
         codes = f" of {sum(party.fields.values()):,} codes" if party.fields else ""
         yield f"{name} ({role}): {party.numeric} numeric columns, {len(party.fields)} fields{codes}"
         yield from _unknown(party)
+    yield from drift_said({name: party.drift for name, party in report.parties.items()})
 
 
 def _unknown(party: PartyReport) -> Iterator[str]:
