@@ -27,7 +27,8 @@ for editors, which then complete and check keys while you type: put
 A file needs `data` and `parties`; everything else has a default. Any key can be set on the command line by its place:
 `splitvfl train my.yaml train.epochs=3 defenses.0.detection_error=0.3`. Files are read as YAML 1.2: `1e-3` is a number,
 `no` is text; anchors and tags are refused. On the command line a value is one number or text as it is typed
-(`network.listen=[::1]:7341`), or a list, a mapping or text in quotes. An unknown key, or a value of another type, is an error with its line.
+(`network.listen=[::1]:7341`), or a list, a mapping or text in quotes. An unknown key, or a value of another type, is an
+error with its line.
 """
 
 # Examples of sections by place; together with the example of each name they show every key that has no default at work.
