@@ -244,5 +244,5 @@ def _pandas_categories(schema: pa.Schema) -> frozenset[str]:
     try:
         columns = json.loads(said)["columns"]
         return frozenset(one["field_name"] for one in columns if one["pandas_type"] == "categorical")
-    except (ValueError, KeyError, TypeError):  # somebody else's: then the types alone count
+    except (ValueError, KeyError, TypeError, RecursionError):  # somebody else's: then the types alone count
         return frozenset()
