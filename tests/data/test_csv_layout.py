@@ -53,6 +53,7 @@ def test_a_table_is_read_whatever_separates_its_cells(text: str, delimiter: str,
         ("a;b\n1,5;2,5\n3,5;4,5\n", ";"),  # decimal commas, in every row
         ("name, first;b;c\nx,1;y;z\n", ";"),
         ('"a,b";c\n1;2\n', ";"),
+        ("a, b, c;d\n" + "1, 2, 3;4\n" * 6 + "1;4\n" * 4, ";"),  # more cells in fewer rows
         ('a,b\n"1;2;3",4\n"5;6;7",8\n', ","),
         ("id,genres,label\n1,Action|Comedy|Drama,0\n2,Action|Horror|War,1\n", ","),
         ("a\n1\n2\n", ","),
