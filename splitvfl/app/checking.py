@@ -85,6 +85,8 @@ def check_experiment(config: ExperimentConfig, folder: Path, *, tell: Callable[[
         tell: Told in a line what was found to be in order.
     """
     found = Findings(tell)
+    with found.step():
+        config = _with_ids_of_run(config, folder)
     tell(f"file: {config.source}, {len(config.parties)} parties, model {config.model.name}, {_hooks(config)}")
     _tell_scorer(config, tell)
     _tell_all(tell, said_in_one_process(config))
@@ -173,8 +175,7 @@ def check_party(
     own: OwnData | None = None
     if name in config.parties:
         with found.step():
-            if has_checkpoint(folder):  # it goes on
-                config = with_ids_of(config, folder)
+            config = _with_ids_of_run(config, folder)
             shards = shards_to_try(config, name)
             own = own_data(config, name, worker=None if shards is None else shards.here)
             if shards is not None:
@@ -330,7 +331,13 @@ def _checked_folder(config: ExperimentConfig, folder: Path, tell: Callable[[str]
             f"run back, and goes on with it {unless}"
         )
         refuse_links(folder, ConfigError)
-        return folder / REPLACED if has_checkpoint(folder / REPLACED) else None
+        place = run_in(folder)
+        if place is None:
+            tell(
+                f"run: the files of the earlier run were being moved when that start ended; these settings are not "
+                f"compared with it. Start it {unless}, or check again after that"
+            )
+        return place
     if has_checkpoint(folder):
         check_folder(folder, config.source, resume=True, overwrite=False)
         return folder
@@ -340,6 +347,20 @@ def _checked_folder(config: ExperimentConfig, folder: Path, tell: Callable[[str]
     check_folder(folder, config.source, resume=False, overwrite=is_barely_begun(folder))
     tell(f"run: {folder}")
     return None
+
+
+def run_in(folder: Path) -> Path | None:
+    """Return where the run lies whole that the next start in a folder goes on with; ``None``: there is none."""
+    place = folder
+    if is_unsettled(folder):
+        place = folder / REPLACED
+    return place if has_checkpoint(place) else None
+
+
+def _with_ids_of_run(config: ExperimentConfig, folder: Path) -> ExperimentConfig:
+    """Return the experiment, whose ids are read as by the run that a folder holds, if it holds one."""
+    place = run_in(folder)
+    return config if place is None else with_ids_of(config, place)
 
 
 def _tell_all(tell: Callable[[str], None], lines: list[str] | tuple[str, ...]) -> None:

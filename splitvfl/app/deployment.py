@@ -6,6 +6,7 @@ belongs to other parties is left out of the file, or not looked at.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -97,6 +98,11 @@ from splitvfl.system.private_folder import close_folder, closed_for_writing, pri
 from splitvfl.team.team import Alone, FirstWorker, Team
 
 LOG_EVERY = 10
+
+
+def _known_by(seed: int | None) -> str:
+    """Return a word by which two seeds of noise can be compared, and neither be read."""
+    return "not fixed" if seed is None else f"fixed, {hashlib.sha256(str(seed).encode()).hexdigest()[:12]}"
 
 
 class Deployment:
@@ -386,7 +392,8 @@ class Deployment:
         }
         if self._team.size > 1:  # at which worker noise is drawn
             sections["scope of defenses"] = [scope_of(placed(defense)[0]) for defense in self.assembly.defenses()]
-        return {name: json.dumps(section, sort_keys=True) for name, section in sections.items()}
+        own = {name: json.dumps(section, sort_keys=True) for name, section in sections.items()}
+        return own | {"noise_seed_for_experiments": _known_by(train.noise_seed_for_experiments)}
 
     def _agreed(self) -> dict[str, object]:
         """Return the settings of the training, by the names under which parties compare them."""

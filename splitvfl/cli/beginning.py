@@ -107,6 +107,7 @@ def check(
     from splitvfl.app.run_folder import has_checkpoint
     from splitvfl.app.workers import worker_started
     from splitvfl.config.sections import load_config
+    from splitvfl.run.replacement import is_unsettled
 
     if connect and as_ is None:
         raise ConfigError("--connect: which party is this? Say so with --as NAME")
@@ -115,7 +116,7 @@ def check(
     if as_ is None:
         folder = out or Path("runs") / config.name
         problems = check_experiment(config, folder, tell=_tell_in_width)
-        resumed = ("--resume",) if has_checkpoint(folder) else ()
+        resumed = ("--resume",) if has_checkpoint(folder) or is_unsettled(folder) else ()
         command = command_line("train", experiment, *(overrides or []), *folder_flag, *resumed)
     else:
         name = config.own_name(as_)

@@ -13,6 +13,7 @@ every cell stays as it stands.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -116,7 +117,7 @@ def cell_format(
         ArgumentError: If one is malformed.
     """
     return CellFormat(
-        missing_values=_texts("missing_values", missing_values),
+        missing_values=_texts("missing_values", missing_values, decimal or "."),
         decimal=decimal,
         thousands=thousands,
         units=_texts("units", units),
@@ -124,11 +125,18 @@ def cell_format(
     )
 
 
-def _texts(name: str, given: object) -> tuple[str, ...]:
+def _texts(name: str, given: object, decimal: str = ".") -> tuple[str, ...]:
     found = [given] if isinstance(given, str | int | float) else given
     if not isinstance(found, Sequence) or not all(_is_cell(one) for one in found):
         raise ArgumentError(f"expected {setting(name)} as a list of texts, got {given!r}")
-    return tuple(str(one).strip() for one in found)
+    return tuple(_as_cell(one, decimal) for one in found)
+
+
+def _as_cell(one: str | float, decimal: str) -> str:
+    """Return a value as a cell holds it: a number of YAML or Python is written as the numbers of the file are."""
+    if isinstance(one, str):
+        return one.strip()
+    return str(int(one)) if math.isfinite(one) and one == int(one) else repr(one).replace(".", decimal)
 
 
 def _is_cell(one: object) -> bool:

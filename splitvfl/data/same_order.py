@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import combinations
 from typing import Any, Final
 
 import numpy as np
@@ -85,8 +86,7 @@ def refused(given: Mapping[str, Any], read: Mapping[str, pa.Table]) -> str:
         given: What was given, by party.
         read: The same as tables of Arrow.
     """
-    first, *others = given
-    for other in others:
+    for first, other in combinations(given, 2):
         joined = f"the tables of {first} and {other} would be joined row by row, but"
         named = "name the column that tells which record is which (id=; in an experiment data.id_column)"
         against = index_against(given[first], given[other])

@@ -30,6 +30,7 @@ from splitvfl.config.sections import ExchangeSection, ExperimentConfig, load_con
 from splitvfl.errors import SplitVFLError
 from splitvfl.net.meeting import Meeting
 from splitvfl.run.party_folder import FAREWELL_FILE
+from splitvfl.run.replacement import PART, REPLACED
 from splitvfl.run.trainer import Trainer
 from tests.run.parties import free_ports
 
@@ -279,3 +280,29 @@ def test_a_finished_run_without_checkpoints_is_no_mistake(
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     assert main(["check", str(runs / "usual.yaml"), "--out", str(tmp_path / "run")]) == 0
     assert "already holds a finished run" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(("moved", "compared"), [(REPLACED, True), (PART, False)])
+def test_an_earlier_run_that_lies_aside_is_compared_or_said_not_to_be(
+    moved: str, compared: bool, runs: Path, tmp_path: Path
+) -> None:
+    earlier = Path(shutil.copytree(runs / "usual" / "train", tmp_path / "run"))
+    (earlier / moved).mkdir()
+    for path in list(earlier.iterdir()):
+        if path.name != moved and (compared or path.name == "checkpoints"):
+            path.rename(earlier / moved / path.name)
+    lines: list[str] = []
+    config = load_config(runs / "usual.yaml", ["train.batch_size=16"])
+
+    problems = check_experiment(config, earlier, tell=lines.append)
+
+    assert any("train.batch_size" in one for one in problems) == compared
+    assert any("not compared" in line for line in lines) != compared
+
+
+def test_a_party_that_goes_on_keeps_its_seed_of_noise(runs: Path) -> None:
+    changed = load_config(runs / "usual.yaml", ["train.noise_seed_for_experiments=3"])
+
+    problems = check_party(changed, "telecom", runs / "usual" / "telecom", connect_s=None, tell=lambda line: None)
+
+    assert any("noise_seed_for_experiments was not fixed and is fixed, " in one for one in problems)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from splitvfl.data import csv_source, from_tables, load
-from splitvfl.data.cell_format import CellFormat, TextWatch, numbers_in_text
+from splitvfl.data.cell_format import CellFormat, TextWatch, cell_format, numbers_in_text, read_numbers
 from splitvfl.data.columns import VerticalData
 from splitvfl.data.doubts import DoubtWarning
 from splitvfl.data.encoding import FittedEncoding
@@ -371,3 +371,16 @@ class TestBoundedMemory:
                 watch.add(pa.array([cell]))
             whole = numbers_in_text(pa.array(cells), CellFormat())
             assert watch.style == (None if whole is None else whole.style)
+
+
+@pytest.mark.parametrize("missing", [-999, -999.0, "-999", "-999,0", "-999,00"])
+@pytest.mark.parametrize("cell", ["-999", "-999,0", "-999,00"])
+def test_a_number_that_is_missing_is_one_in_the_style_of_the_file(missing: object, cell: str) -> None:
+    written = cell_format([missing], ",", None, ())
+
+    found = read_numbers(pa.array(["1,5", cell, "-2,5"]), written)
+
+    assert isinstance(found, pa.Array)
+    assert found.to_pylist() == [1.5, None, -2.5]
+    assert cell_format([-0.5], ",", None, ()).missing_values == ("-0,5",)
+    assert cell_format([float("nan")], ",", None, ()).missing_values == ("nan",)

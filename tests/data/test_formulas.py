@@ -58,11 +58,12 @@ def test_they_are_refused_by_name() -> None:
 
 
 def test_whatever_writes_csv_files_is_known_here() -> None:
-    """Cells of data are in files of scores alone; the others hold numbers and names that the package draws itself."""
+    """Cells of data are in files of scores alone; the others hold numbers and names that the package draws itself, or
+    (``spelling``) a line to be typed."""
     package = Path(splitvfl.__path__[0])
     writers = {
         path.relative_to(package).as_posix()
         for path in package.rglob("*.py")
         if re.search(r"CSVWriter|write_csv\b|csv\.(writer|DictWriter)|to_csv\(|savetxt", path.read_text("utf-8"))
     }
-    assert writers == {"data/score_file.py", "data/clicks.py", "app/network_demo.py"}
+    assert writers == {"data/score_file.py", "data/clicks.py", "app/network_demo.py", "data/spelling.py"}

@@ -114,3 +114,13 @@ def test_labels_of_a_part_and_frames_that_were_counted_anew_are_taken(shuffled: 
 
     for own, truth in taken:
         assert SplitClassifier(epochs=1, parties={"p": ["b"]}).fit(own, truth).n_features_in_ == 2
+
+
+def test_two_passive_tables_are_compared_with_each_other() -> None:
+    shop = lab(key=np.arange(ROWS) + 100)
+    club = lab(key=(np.arange(ROWS) + 100)[SHUFFLED])
+
+    with pytest.raises(
+        DataError, match=r"tables of shop and club .*column 'key' has the same values in both, in anoth"
+    ):
+        from_tables(active=bank(), passive={"shop": shop, "club": club}, label="default")
