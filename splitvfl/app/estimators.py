@@ -173,7 +173,9 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         trainer.fit(epochs)
         self.leakage_ = _as_frame(LeakTable.of(trainer.watch, trainer.after_training).columns())
         self.epochs_, self.batch_size_ = epochs, trainer.batches.batch_size
-        self._columns = FittedColumns(tuple(table.column_names), named=is_frame(X) or isinstance(X, Mapping))
+        # Of a frame, its own: a column of lists is one of them, and several of the table.
+        names = getattr(self, "feature_names_in_", table.column_names)
+        self._columns = FittedColumns(tuple(map(str, names)), named=is_frame(X) or isinstance(X, Mapping))
         self._held, self._task, self._row_norm, self._seed = held, task, recipe.row_norm, seed
         self._models = {party.name: list(party.models) for party in (active, *passives.values())}
         self._prediction_defenses = defenses

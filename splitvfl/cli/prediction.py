@@ -102,8 +102,9 @@ def predict(
         typer.Option(
             FAIL_ON_DRIFT,
             metavar="[THRESHOLD]",
-            help="Score nothing, and end with exit code 4, if a column differs from the training by a stability index "
-            "beyond 0.25, or the number given, and beyond chance.",
+            help="Write no scores, and end with exit code 4, if a column drifts: its stability index is above "
+            "THRESHOLD (0.25) and chance, or more than 5 % of its values are new. Also if more than half of the "
+            "scores are exactly 0 or 1.",
         ),
     ] = None,
 ) -> None:

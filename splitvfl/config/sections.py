@@ -264,7 +264,7 @@ class DataConfig(Settings):
         min_count: Categories that fewer training records have count as one, "others". ``null``: the set's own, 1 of a
             table.
         missing_values: What says that nothing is known, such as ``["?", "-"]``: gaps in every column but those of
-            ``text``. In columns of numbers, empty cells, ``NA``, ``null``, ``None`` and the like are gaps without being
+            ``text``. In columns of numbers, empty cells, ``NA``, ``null`` and the like are gaps without being
             named; in columns of text they are not.
         decimal: The decimal separator, ``.`` or ``","``. Where it is given, text in Parquet files is read as numbers
             too if it looks so.

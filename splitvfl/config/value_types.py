@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -51,7 +52,8 @@ def _said(schema: Mapping[str, Any], *, many: bool) -> str:
 
 
 def _one_of(values: Sequence[Any]) -> str:
-    *first, last = (f"`{value}`" for value in values)
+    # Blanks cannot be told apart where they stand.
+    *first, last = (unicodedata.name(v).lower() if isinstance(v, str) and v.isspace() else f"`{v}`" for v in values)
     return f"{', '.join(first)} or {last}" if first else last
 
 

@@ -205,8 +205,9 @@ def check_numbers(values: Floats, column: str, chunk: Chunk, *, may_miss: bool) 
             column,
             first,
             of_all=f"has no value in {gaps.sum()} of {gaps.size} rows, first in row {first} (from 0); "
-            f"{marked} fills in the median and marks them",
-            of_row=f"there is no value; {marked} fills in the median of the training rows and marks the gap",
+            f"{marked}, set before training, fills in the median and marks them",
+            of_row=f"there is no value; {marked}, set before training, fills in the median of the training rows and "
+            "marks the gap",
         )
 
 

@@ -308,10 +308,17 @@ def _check_unique(file: OpenFile, name: str) -> None:
 
 
 def _is_unique(column: pa.ChunkedArray) -> bool:
-    fits = is_text(column) or pa.types.is_integer(column.type)
+    fits = is_text(column) or pa.types.is_integer(column.type) or _is_whole(column)
     if not fits or column.null_count or (is_text(column) and pc.any(pc.equal(column, "")).as_py()):
         return False
     return bool(pc.count_distinct(column).as_py() == len(column))
+
+
+def _is_whole(column: pa.ChunkedArray) -> bool:
+    """Return whether a column of fractions holds whole numbers alone, as an outer join leaves ids."""
+    if not pa.types.is_floating(column.type) or column.null_count:
+        return False
+    return bool(pc.all(pc.equal(pc.floor(column), column)).as_py())
 
 
 # --- label

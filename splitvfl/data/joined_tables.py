@@ -242,8 +242,8 @@ def _read(table: _PartyTable, common: TableSpec) -> _PartyTable:
         if not spec.written().is_given:
             raise
         raise DataError(
-            f"{error}. Cells may be written otherwise in the file of {table.name} alone: parties.{table.name}.decimal "
-            f"in an experiment, decimal={{{table.name!r}: ...}} in Python"
+            f"{error}. If only the table of {table.name} is written so, set it for that party alone: "
+            f"parties.{table.name}.SETTING in an experiment, SETTING={{{table.name!r}: ...}} in Python"
         ) from error
 
 

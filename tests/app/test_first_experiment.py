@@ -399,8 +399,9 @@ def test_ids_that_a_join_made_fractions_are_taken_if_they_are_named(
     usage = people()[["customer_id", "usage"]].astype({"customer_id": float})
     usage.to_parquet("telecom.parquet")
 
-    assert main(["init", "bank.csv", "telecom.parquet", "--id", "customer_id"]) == 0
-    assert "200 records joined by customer_id, which all tables have" in " ".join(capsys.readouterr().out.split())
+    for number, named in enumerate([[], ["--id", "customer_id"]]):
+        assert main(["init", "bank.csv", "telecom.parquet", *named, "--out", f"{number}.yaml"]) == 0
+        assert "200 records joined by customer_id, which all tables have" in " ".join(capsys.readouterr().out.split())
 
     usage.assign(customer_id=usage["customer_id"] + 0.5).to_parquet("telecom.parquet")
     assert main(["init", "bank.csv", "telecom.parquet", "--id", "customer_id"]) == 2

@@ -113,6 +113,9 @@ def test_a_column_of_lists_is_at_one_position_of_an_estimator() -> None:
     labels = frame["x"] > 0
     by_position = SplitClassifier({"lab": [0]}, epochs=1, **SMALL).fit(frame, labels)
     by_slice = SplitClassifier({"lab": slice(0, 1)}, epochs=1, **SMALL).fit(frame, labels)
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        of_array = by_position.predict_proba(frame.to_numpy())
+    np.testing.assert_array_equal(of_array, by_position.predict_proba(frame))
     by_pattern = SplitClassifier({"lab": "emb_*"}, epochs=1, **SMALL).fit(frame, labels)
 
     assert [party.columns for party in by_position._held] == [("x",), tuple(f"emb_{at}" for at in range(5))]
