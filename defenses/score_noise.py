@@ -80,8 +80,8 @@ class ScoreNoise:
             raise ArgumentError(f"direction: expected numbers, or: sent, got {direction!r}")
         if direction is not None and scheme == 3:
             raise ArgumentError(
-                "direction: scheme 3 adds noise to the predicted class alone and has none; leave it out, or take scheme "
-                "1, 2 or optimum"
+                "direction: scheme 3 adds noise to the predicted class alone and has none; leave it out, or take "
+                "scheme 1, 2 or optimum"
             )
         self.power = float(power)
         self.awaits_direction = direction == "sent"

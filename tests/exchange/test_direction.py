@@ -275,7 +275,7 @@ def test_words_that_are_no_direction_are_refused() -> None:
         ScoreNoise(scheme=2, power=1.0, direction="mine")  # type: ignore[arg-type]
     for direction in ("sent", (1.0, -1.0)):
         with pytest.raises(ArgumentError, match="scheme 3 adds noise to the predicted class alone"):
-            ScoreNoise(scheme=3, power=1.0, direction=direction)  # type: ignore[arg-type]
+            ScoreNoise(scheme=3, power=1.0, direction=direction)
     with pytest.raises(ArgumentError, match="takes no other"):
         ScoreNoise(scheme=3, power=1.0).take_direction(torch.tensor([0.6, 0.8]))
     assert checked_direction(torch.tensor([0.6, 0.8], dtype=torch.float64), SENDER).tolist() == [0.6, 0.8]
