@@ -139,11 +139,12 @@ class NoiseSubtractionAttack:
     Args:
         scheme: 1, 2 or 3.
         power: t, at least 0; ``None``: not known.
-        direction: The defense's, one number for each class, as :class:`~splitvfl.defenses.ScoreNoise` takes it.
-            Default: what follows from the weights.
+        direction: The defense's, one number for each class, as :class:`~splitvfl.defenses.ScoreNoise` takes it; scheme
+            3 has none. Default: what follows from the weights.
 
     Raises:
-        ArgumentError: If there is no such scheme, the power is negative or not finite, or the direction has no length.
+        ArgumentError: If there is no such scheme, the power is negative or not finite, or the direction has no length
+            or is given to scheme 3.
     """
 
     name: ClassVar[str] = "noise-subtraction"
@@ -157,6 +158,10 @@ class NoiseSubtractionAttack:
             raise ArgumentError(f"scheme must be 1, 2 or 3, got {scheme!r}")
         if power is not None:
             _check_power(power)
+        if direction is not None and scheme == 3:
+            raise ArgumentError(
+                "direction: scheme 3 adds noise to the predicted class alone and has none; leave it out"
+            )
         self._scheme, self._power = scheme, power
         self._direction = None if direction is None else unit_direction(torch.tensor(direction, dtype=torch.float64))
 

@@ -48,12 +48,12 @@ class ScoreNoise:
     Args:
         scheme: 1, 2, 3 or ``optimum``.
         power: t, the largest squared length of n, in squared units of logits; above 0.
-        direction: v, one number for each of k classes, of any length above 0; or ``sent``. Not needed by scheme 3.
-            Scheme 1 without one takes all classes alike.
+        direction: v, one number for each of k classes, of any length above 0; or ``sent``. Scheme 3 has no direction
+            and refuses one. Scheme 1 without one takes all classes alike.
 
     Raises:
         ArgumentError: If there is no such scheme, the power is not positive and finite, or the direction is missing, or
-            is none, or scheme 3 is to await one.
+            is none, or scheme 3 is given one.
 
     Attributes:
         awaits_direction: Whether the direction is to be sent: :meth:`take_direction`.
@@ -76,9 +76,13 @@ class ScoreNoise:
                 f"scheme {scheme} needs a direction: one number for each class, from the passive party "
                 "(splitvfl.defenses.noise_direction)"
             )
-        if isinstance(direction, str) and (direction != "sent" or scheme == 3):
-            what = "scheme 3 takes none" if direction == "sent" else "numbers, or: sent"
-            raise ArgumentError(f"direction: expected {what}, got {direction!r}")
+        if isinstance(direction, str) and direction != "sent":
+            raise ArgumentError(f"direction: expected numbers, or: sent, got {direction!r}")
+        if direction is not None and scheme == 3:
+            raise ArgumentError(
+                "direction: scheme 3 adds noise to the predicted class alone and has none; leave it out, or take "
+                "scheme 1, 2 or optimum"
+            )
         self.power = float(power)
         self.awaits_direction = direction == "sent"
         self.direction: Tensor | None = None

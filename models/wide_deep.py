@@ -22,6 +22,7 @@ from splitvfl.wording import shown, suggestion
 
 _MOST_EMBEDDING = 4096
 _MOST_BUCKETS = 2**31 - 1  # as for hashed columns, whose codes have 32 bits
+_BUCKETS = 100_000
 _EMBEDDING_DEVIATION = 0.01
 
 # From this many rows on, a table's gradient is sparse where nobody says otherwise: a dense optimiser would then spend
@@ -405,7 +406,7 @@ class WideDeepRecipe(Recipe):
         cut_after: How many of them are at each passive party; the others are at the active party, over what all passive
             parties send. ``null`` leaves all to the passive parties.
         crosses: Combinations of the active party's categorical fields, by name, that get weights of their own.
-        cross_buckets: Into how many weights each of them is hashed.
+        cross_buckets: Into how many weights each of them is hashed. Only with crosses.
         sparse: Whether tables of categories have sparse gradients, and with them an optimiser of their own
             (``train.embedding_optimizer``); ``null``: tables of 100 000 rows or more, of all fields together.
         private_top: As for ``mlp``: the layers behind the cut and the wide part once more.
@@ -415,8 +416,8 @@ class WideDeepRecipe(Recipe):
         dense: Likewise for the other weights of each passive party's layers.
 
     Raises:
-        ArgumentError: If there are not so many layers to cut after, or tables are to be divided and have no sparse
-            gradients.
+        ArgumentError: If there are not so many layers to cut after, tables are to be divided and have no sparse
+            gradients, or ``cross_buckets`` is set and there are no crosses.
     """
 
     name: ClassVar[str] = "wide-deep"
@@ -426,7 +427,7 @@ class WideDeepRecipe(Recipe):
     bottom: Widths = (128, 128, 128, 128)
     cut_after: Count | None = None
     crosses: tuple[Cross, ...] = ()
-    cross_buckets: Annotated[int, Field(ge=1, le=_MOST_BUCKETS)] = 100_000
+    cross_buckets: Annotated[int, Field(ge=1, le=_MOST_BUCKETS)] = _BUCKETS
     sparse: bool | None = None
     private_top: bool = False
     tables: Held | None = None
@@ -437,6 +438,12 @@ class WideDeepRecipe(Recipe):
         """Check where it is cut."""
         if self.cut_after is not None and self.cut_after > len(self.bottom):
             raise ArgumentError(f"cut_after is {self.cut_after}, and bottom has {len(self.bottom)} layers to cut after")
+        # The settings that a run writes down hold every default.
+        if not self.crosses and self.cross_buckets != _BUCKETS:
+            raise ArgumentError(
+                f"cross_buckets is {self.cross_buckets}, and there are no crosses to hash; write crosses, or leave it "
+                "out"
+            )
         if self.tables == "sharded" and self.sparse is False:
             raise ArgumentError(
                 "tables: sharded divides tables with sparse gradients, and sparse is false; leave one of them out"

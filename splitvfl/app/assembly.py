@@ -213,7 +213,7 @@ class Assembly:
             self.models.bounded(data),
             top,
             private_top=private_top,
-            private_optimizer=self._optimizer(private=True),
+            private_optimizer=None if private_top is None else self._optimizer(private=True),
             task=task,
             optimizer=self._optimizer(),
         )

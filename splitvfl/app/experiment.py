@@ -212,7 +212,7 @@ class Experiment:
             wire=narrow_dtype(config.exchange.wire),
             exchange=assembly.exchange,
             scores_by=config.prediction.scores_by,
-            direction_by=config.prediction.direction_by,
+            direction_by=self._direction_by,
         )
         for party in (active, *passives.values()):
             assembly.check_clips(party)
@@ -221,11 +221,16 @@ class Experiment:
         trainer.account = assembly.budget()
         return trainer
 
+    @property
+    def _direction_by(self) -> str | None:
+        """Name of the party that sends a direction of noise, if anybody does."""
+        config = self._config
+        elsewhere = config.network is not None and config.scorer != config.active
+        return None if elsewhere and not _awaits_direction(config) else config.prediction.direction_by
+
     def _score_noise(self, active: ActiveParty) -> MemoisedNoise | None:
         """Return memoised noise on the scores of this trainer; ``None``: it is drawn anew for every prediction."""
-        awaited = any(map(awaits_direction, active.scores))
-        # Without a defense, as one of several that are compared, nobody awaits what a party would send.
-        check_awaited(active.scores, self._config.prediction.direction_by if awaited else None)
+        check_awaited(active.scores, self._direction_by)
         if not self._config.memoised_scores:
             return None
         check_memoised(active.scores)
@@ -597,9 +602,20 @@ def variants(
         label = f"{cut}, {named}" if cut else named
         for seed in range(config.train.seed, config.train.seed + seeds):
             train = config.train.model_copy(update={"seed": seed, "noise_seed_for_experiments": seed})
-            changed = config.model_copy(update={"train": train, "defenses": tuple(chosen)})
+            changed = _undirected(config.model_copy(update={"train": train, "defenses": tuple(chosen)}))
             found.append(Variant(label, changed, folder / _folder_name(label) / f"seed-{seed}"))
     return found
+
+
+def _undirected(config: ExperimentConfig) -> ExperimentConfig:
+    """Return a variant in which no party sends a direction of noise if none of its defenses awaits one."""
+    if config.prediction.direction_by is None or _awaits_direction(config):
+        return config
+    return config.model_copy(update={"prediction": config.prediction.model_copy(update={"direction_by": None})})
+
+
+def _awaits_direction(config: ExperimentConfig) -> bool:
+    return any(awaits_direction(hook.made("defenses", config.folder)) for hook in config.defenses)
 
 
 def _folder_name(label: str) -> str:

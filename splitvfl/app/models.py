@@ -72,11 +72,17 @@ class Models:
         """Return the section that describes a passive party's model.
 
         Raises:
-            ConfigError: If principal components are asked for of columns that are not numbers, or more than there are.
+            ConfigError: If principal components are asked for of columns that are not numbers, or more than there are,
+                or of a model whose bottoms draw what they send.
         """
         asked = self.exchange.width
         if self.exchange.bottom != "pca":
             return self.of_active()  # which is all there is, as of a saved half
+        if getattr(self.section.recipe, "sampled", False):
+            raise ConfigError(
+                "model.sampled: passive parties send principal components (exchange.bottom: pca), which draw nothing; "
+                "leave it out, or take bottom: random"
+            )
         if party.field_sizes or not party.width:
             raise ConfigError(
                 f"exchange.bottom: principal components are of numbers, and {party.name} has "

@@ -87,7 +87,8 @@ class OneWay(Exchange):
             components that each party fits to its own training columns, without labels; they need columns that are
             numbers.
         width: Width of the activations: ``None`` takes the model's, and of principal components at most as many as a
-            party has columns. Bottom and width are a passive party's own business, the limits the label party's.
+            party has columns. Bottom and width are a passive party's own business, the limits the label party's. In
+            Python you make the bottoms yourself, and one of another kind or width is refused.
         memory_mib: MiB of activations that the label party may keep in memory.
         disk_mib: MiB of them that it may keep in its run's folder.
     """
@@ -134,8 +135,9 @@ class OneWay(Exchange):
         """Return a passive party's side.
 
         Raises:
-            ConfigError: If its bottom has statistics that training fills.
+            ConfigError: If its bottom is not the one that was agreed on, or has statistics that training fills.
         """
+        self._check_bottom(party)
         for name, layer in party.bottom.named_modules():
             if isinstance(layer, BATCH_MIXING) or getattr(layer, "track_running_stats", False):
                 raise ConfigError(
@@ -144,6 +146,19 @@ class OneWay(Exchange):
                     "GroupNorm, or write the statistics into the layer before it"
                 )
         return _Passive(party, active)
+
+    def _check_bottom(self, party: PassiveParty) -> None:
+        """Check that a party's bottom is what ``bottom`` and ``width`` say: an experiment's file makes it so."""
+        if self.bottom == "pca" and not hasattr(party.bottom, "components"):
+            raise ConfigError(
+                f"exchange one-way: bottom: pca needs a bottom of principal components at {party.name}, got "
+                f"{type(party.bottom).__name__}; give it a fitted splitvfl.models.PCA, or leave bottom out"
+            )
+        if self.width is not None and party.output_width() != self.width:
+            raise ConfigError(
+                f"exchange one-way: the agreed width is {self.width}, and the bottom of {party.name} puts out "
+                f"{party.output_width()}; give it a bottom of that width, or leave width out"
+            )
 
 
 class _Active(Side):

@@ -632,7 +632,7 @@ class ActiveParty(Party):
         private_top: A second model, called as the first is, which learns from true labels over the same activations
             and columns, sends nothing, and predicts in its place (:mod:`splitvfl.party.private_top`). It shares no
             weight with the first, which alone decides what crosses. ``None``: the first predicts.
-        private_optimizer: Makes the private top's optimiser, likewise. ``None``: Adam, 1e-2.
+        private_optimizer: Makes the private top's optimiser, likewise; only beside one. ``None``: Adam, 1e-2.
         optimizer: Makes its optimiser out of parameters, or is a :class:`~splitvfl.learning.optimizers.PerParameter`.
             Default: Adam, 1e-3.
 
@@ -652,7 +652,8 @@ class ActiveParty(Party):
     Raises:
         DataError: If there are no labels, or they are not what the task needs. A party without a training record only
             predicts, and needs none.
-        ArgumentError: If the private top shares weights or buffers with the first.
+        ArgumentError: If the private top shares weights or buffers with the first, or there is an optimiser for one and
+            no private top.
     """
 
     def __init__(
@@ -665,6 +666,10 @@ class ActiveParty(Party):
         task: Task | None = None,
         optimizer: OptimizerFactory = adam,
     ) -> None:
+        if private_optimizer is not None and private_top is None:
+            raise ArgumentError(
+                f"private_optimizer: {data.name} has no private top to be trained; give a private_top, or leave it out"
+            )
         super().__init__(data, top, optimizer)
         self.top = top
         self.task = task or Binary()

@@ -45,6 +45,7 @@ from splitvfl.learning.settings import Settings
 from splitvfl.messaging.conversation import Half, Recorder, converse
 from splitvfl.messaging.messages import Message
 from splitvfl.party.attaching import attach_defense, check_labels
+from splitvfl.party.direction import check_awaited
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run import checkpoint, written_files
 from splitvfl.run.column_seats import ColumnSeats
@@ -144,7 +145,8 @@ class Trainer(Training):
         ArgumentError: If parties have no or clashing names, an attack needs what a party cannot show, or ``autocast``
             or ``wire`` is another dtype.
         ConfigError: If an attack, a defense or canaries are for binary labels and the task is another; if there are to
-            be canaries without an auditor who looks for them, or where no message about one record comes back.
+            be canaries without an auditor who looks for them, or where no message about one record comes back; or if
+            ``direction_by`` is to send a direction that no defense of scores awaits.
         DataError: If there are to be more canaries than other records.
         PrivacyError: If a guarantee per record is claimed for a model with batch-mixing layers.
     """
@@ -238,6 +240,8 @@ class Trainer(Training):
         for name in self.passives:
             active.connect(name)
         _attach(defenses, active, self.passives, noise_seed_for_experiments)
+        if direction_by is not None:
+            check_awaited(active.scores, direction_by)
         self._sides = _sides(exchanges, active, self.passives)
         self.known_positives, self.known_negatives = known_allowed(
             active.training_labels.judged_records, known_positives, known_negatives, classes=active.task.classes

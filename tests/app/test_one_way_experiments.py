@@ -65,6 +65,13 @@ def test_principal_components_are_at_most_as_many_as_there_are_columns() -> None
         build_trainer(wide, load_data(wide))
 
 
+def test_principal_components_are_not_drawn() -> None:
+    text = TEXT.replace("bottom:", "sampled: true, bottom:") + "exchange: {name: one-way, bottom: pca}\n"
+    config = parse_config(text, source="one.yaml")
+    with pytest.raises(ConfigError, match=r"model\.sampled: passive parties send principal components"):
+        build_trainer(config, load_data(config))
+
+
 def test_categories_have_no_principal_components() -> None:
     config = config_of("{name: one-way, bottom: pca}")
     models = Models(config.model, config.exchange.make())

@@ -18,7 +18,7 @@ from torch import Tensor
 from splitvfl.app.addresses import PREDICTION, AddressBook
 from splitvfl.app.checking import check_party
 from splitvfl.app.deployment import Deployment
-from splitvfl.app.experiment import build_trainer
+from splitvfl.app.experiment import build_trainer, variants
 from splitvfl.app.online import ServeSettings, prepare_service
 from splitvfl.app.records import load_data
 from splitvfl.app.saved_run import SavedRun, load_run
@@ -277,6 +277,24 @@ def test_a_direction_that_nobody_sends_or_nobody_awaits_is_told_before_anybody_i
     chosen = config(SENT)
     with pytest.raises(ConfigError, match="score-noise of clinic awaits a direction"):
         build_trainer(chosen, load_data(chosen))
+
+
+def test_a_direction_that_no_defense_awaits_is_refused_before_training() -> None:
+    chosen = config("prediction.direction_by=lab", "defenses=[{name: rounding, decimals: 2}]")
+    with pytest.raises(ConfigError, match="no defense of scores of clinic awaits one"):
+        build_trainer(chosen, load_data(chosen))
+    # In a network the defense stands in the scorer's file.
+    elsewhere = config(*network("prediction.scores_by=lab", "prediction.direction_by=lab"))
+    build_trainer(elsewhere, load_data(elsewhere))
+
+
+def test_of_settings_that_are_compared_one_without_the_defense_sends_no_direction() -> None:
+    chosen = config("prediction.direction_by=lab", SENT)
+    with_it, without = variants(chosen, [chosen.defenses, []], 1, Path("runs"))
+    assert with_it.config.prediction.direction_by == "lab"
+    assert without.config.prediction.direction_by is None
+    for one in (with_it, without):
+        build_trainer(one.config, load_data(one.config))
 
 
 def test_a_trainer_has_directions_and_memoised_noise_too() -> None:

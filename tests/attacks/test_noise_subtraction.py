@@ -33,7 +33,7 @@ def case(k: int, d: int, *, seed: int = 0, n: int = 12) -> tuple[Tensor, Tensor,
 
 
 def defended(scores: Tensor, weight: Tensor, scheme: int, power: float) -> Tensor:
-    direction = noise_direction(weight)[0].tolist()
+    direction = None if scheme == 3 else noise_direction(weight)[0].tolist()
     own = Secrets(party="bank", step=0, generator=torch.Generator())
     return ScoreNoise(scheme=scheme, power=power, direction=direction)(scores, own)  # type: ignore[arg-type]
 
@@ -135,6 +135,8 @@ def test_bad_input_is_told() -> None:
         NoiseSubtractionAttack(scheme="optimum")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="power must be"):
         NoiseSubtractionAttack(scheme=1, power=-1.0)
+    with pytest.raises(ArgumentError, match="scheme 3 adds noise to the predicted class alone"):
+        NoiseSubtractionAttack(scheme=3, direction=[1.0, 0.0])
 
 
 @pytest.mark.parametrize("scheme", [1, 2])

@@ -273,8 +273,9 @@ def test_a_model_that_is_not_linear_has_none() -> None:
 def test_words_that_are_no_direction_are_refused() -> None:
     with pytest.raises(ArgumentError, match="expected numbers, or: sent, got 'mine'"):
         ScoreNoise(scheme=2, power=1.0, direction="mine")  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="scheme 3 takes none"):
-        ScoreNoise(scheme=3, power=1.0, direction="sent")
+    for direction in ("sent", (1.0, -1.0)):
+        with pytest.raises(ArgumentError, match="scheme 3 adds noise to the predicted class alone"):
+            ScoreNoise(scheme=3, power=1.0, direction=direction)
     with pytest.raises(ArgumentError, match="takes no other"):
         ScoreNoise(scheme=3, power=1.0).take_direction(torch.tensor([0.6, 0.8]))
     assert checked_direction(torch.tensor([0.6, 0.8], dtype=torch.float64), SENDER).tolist() == [0.6, 0.8]

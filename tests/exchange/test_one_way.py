@@ -30,7 +30,7 @@ from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.messaging.conversation import Expected, Half, Outbox, converse
 from splitvfl.messaging.json_message import awaited_note, note, read_note
 from splitvfl.messaging.messages import Message, decode, encode
-from splitvfl.models import LinearTop
+from splitvfl.models import PCA, LinearTop
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run import trainer as training
 from splitvfl.run.trainer import Trainer
@@ -351,6 +351,20 @@ def test_a_bottom_whose_statistics_are_filled_in_training_is_refused(layer: nn.M
     party = PassiveParty(party_data("telecom", width=5), nn.Sequential(nn.Linear(5, 4), layer))
     with pytest.raises(ConfigError, match=rf"the bottom of telecom has .* \(1, {type(layer).__name__}\).* LayerNorm"):
         Trainer(active_party(), {"telecom": party}, batch_size=16, exchange=OneWay())
+
+
+def test_a_bottom_other_than_agreed_is_refused() -> None:
+    """The exchange makes no bottom: it announced principal components, and another one was trained over."""
+    fitted = PCA(5, 3).fit(party_data("telecom", width=5).train.columns.numeric)
+    for exchange in (OneWay(bottom="pca"), OneWay(bottom="pca", width=3)):
+        active = ActiveParty(party_data(ACTIVE, width=2, task="binary"), nn.Linear(5, 1))
+        Trainer(
+            active, {"telecom": PassiveParty(party_data("telecom", width=5), fitted)}, batch_size=16, exchange=exchange
+        ).fit(1)
+    with pytest.raises(ConfigError, match="bottom: pca needs a bottom of principal components at telecom, got MLP"):
+        one_way(exchange=OneWay(bottom="pca"))
+    with pytest.raises(ConfigError, match="the agreed width is 3, and the bottom of telecom puts out 4"):
+        one_way(exchange=OneWay(width=3))
 
 
 def test_a_top_that_adds_up_logits_is_refused() -> None:

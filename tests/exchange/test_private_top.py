@@ -61,9 +61,8 @@ def trainer_with(
     what = task_for(task, 3)
     top = top or top_model(len(names), outputs=what.outputs, dropout=dropout)
     data = party_data(ACTIVE, width=2, task=task)
-    active = ActiveParty(
-        data, top, private_top=private_top, private_optimizer=optimizer, task=what, optimizer=optimizer
-    )
+    private = {} if private_top is None else {"private_top": private_top, "private_optimizer": optimizer}
+    active = ActiveParty(data, top, task=what, optimizer=optimizer, **private)
     passives = {name: passive_party(name, dropout=dropout, optimizer=optimizer) for name in names}
     # Audits cross nowhere, and know nothing of a private top.
     return Trainer(active, passives, **{"batch_size": 16, "noise_seed_for_experiments": 4, "audit": False, **settings})
@@ -445,6 +444,11 @@ def test_attacks_on_scores_of_a_linear_model_are_not_run_on_another_models_score
     trainer.fit(1)
     assert {leak.sees for leak in trainer.feature_leaks()["telecom"]} == {"activation"}
     assert "the private one predicts" in trainer.unavailable["telecom"]["least-squares (scores)"]
+
+
+def test_an_optimizer_without_a_private_top_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="bank has no private top to be trained"):
+        ActiveParty(party_data(ACTIVE, width=2, task="binary"), top_model(), private_optimizer=sgd)
 
 
 def test_canaries_are_coins_for_what_crosses_and_true_for_the_private_top(crossed: list[Message]) -> None:

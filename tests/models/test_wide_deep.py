@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from splitvfl.data.columns import Columns
 from splitvfl.errors import ArgumentError, DataError
-from splitvfl.models import WideDeepBottom, WideDeepTop
+from splitvfl.models import WideDeepBottom, WideDeepRecipe, WideDeepTop
 from splitvfl.models.wide_deep import Crosses, _bucket
 
 SIZES = (4, 7, 3)
@@ -239,6 +239,12 @@ def test_combinations_spread_over_the_buckets() -> None:
     assert abs(((counts - 40).square() / 40).sum().item() - 999) < 5 * (2 * 999) ** 0.5
     swapped = _bucket([codes[:, 1], codes[:, 0]], 1000)
     assert (buckets == swapped)[codes[:, 0] != codes[:, 1]].double().mean() < 0.01
+
+
+def test_buckets_without_crosses_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="cross_buckets is 64, and there are no crosses"):
+        WideDeepRecipe(cross_buckets=64)
+    assert WideDeepRecipe(cross_buckets=100_000) == WideDeepRecipe(), "a run writes every default down"
 
 
 def test_crosses_start_from_zero_and_learn() -> None:

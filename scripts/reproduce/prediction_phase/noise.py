@@ -77,8 +77,9 @@ def measure(problem: Mapping[str, Any], seed: int, penalty: float, count: int) -
         direction, _ = noise_direction(passive)
         plain.append(_errors(scores, known, passive, truth) | {"Half": reconstruction_mse(*_half(passive, truth))})
         for scheme in SCHEMES:
+            named = None if scheme == 3 else direction.tolist()
             for place, power in enumerate(POWERS):
-                published = ScoreNoise(scheme=scheme, power=power, direction=direction.tolist())(scores, _secrets(seed))
+                published = ScoreNoise(scheme=scheme, power=power, direction=named)(scores, _secrets(seed))
                 point = _point(scores, published, known, passive, truth)
                 taken_off = subtract_noise(published, scheme, power=power, direction=direction)
                 again = _errors(taken_off, known, passive, truth)
