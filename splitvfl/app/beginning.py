@@ -16,7 +16,7 @@ import msgspec
 
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import PartyData
-from splitvfl.data.id_column import FIRST_RULE, ID_RULE, RuleVersion
+from splitvfl.data.id_rules import FIRST_RULE, ID_RULE, RuleVersion
 from splitvfl.report.provenance import (
     BEGUN_FILE,
     PartyRecord,

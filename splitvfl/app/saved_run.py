@@ -38,7 +38,8 @@ from splitvfl.data.digests import encoded_digest
 from splitvfl.data.drift import ColumnDrift, Saturation, check_drift
 from splitvfl.data.encoding import FittedEncoding, same_numbers
 from splitvfl.data.formulas import check_no_formulas, formulas_said
-from splitvfl.data.id_column import FIRST_RULE, ids_in_table, names_kept, whole_number
+from splitvfl.data.id_column import ids_in_table, names_kept, whole_number
+from splitvfl.data.id_rules import FIRST_RULE
 from splitvfl.data.joint_records import ID_COLUMN, JointRecords, own_tables, read_joint_records
 from splitvfl.data.new_records import ROW_COLUMN, NamedBy, named_in_tables
 from splitvfl.data.partition import meant_by, patterns

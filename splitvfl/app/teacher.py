@@ -19,7 +19,7 @@ from splitvfl.config.module_sources import Modules
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.alignment import read_alignment
 from splitvfl.data.columns import PartyData, Provenance, Records
-from splitvfl.data.id_column import FIRST_RULE
+from splitvfl.data.id_rules import FIRST_RULE
 from splitvfl.data.new_records import ids_from
 from splitvfl.data.old_ids import of_names
 from splitvfl.data.sources import read_table

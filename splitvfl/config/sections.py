@@ -61,7 +61,7 @@ from splitvfl.config.registry import PluginKind, arguments_of, check_options, co
 from splitvfl.config.yaml import Document, Place, parse_override, place_in, to_yaml
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Categorical, Missing, Scale
-from splitvfl.data.id_column import ID_RULE, RuleVersion
+from splitvfl.data.id_rules import ID_RULE, RuleVersion
 from splitvfl.data.labels import Unlabelled
 from splitvfl.data.partition import REST
 from splitvfl.data.sets import DATA_SETS, TABLES

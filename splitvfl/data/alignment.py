@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from splitvfl.data.chunks import Mask
-from splitvfl.data.id_column import FIRST_RULE, Case, RuleVersion, fingerprint, order_digest, read_digests
+from splitvfl.data.id_column import Case, fingerprint, order_digest, read_digests
+from splitvfl.data.id_rules import FIRST_RULE, RuleVersion
 from splitvfl.data.schema import PARTS, Part, Role, has_format, read_schema, schema_bytes
 from splitvfl.data.sources import open_all
 from splitvfl.data.writing import NpyWriter, check_target, draft, write_bytes

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from splitvfl.data.doubts import Doubt
-from splitvfl.data.id_column import ID_RULE, RuleVersion
+from splitvfl.data.id_rules import ID_RULE, RuleVersion
 from splitvfl.data.plain_columns import DEEPER
 from splitvfl.data.transform import Transform
 from splitvfl.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
+    from splitvfl.data.doubts import Doubt
     from splitvfl.data.encoding import FittedEncoding
 
 TaskName = Literal["binary", "multiclass", "regression"]

@@ -35,6 +35,7 @@ import pyarrow.compute as pc
 from splitvfl.data.arrow_source import TypedSource
 from splitvfl.data.chunks import Chunk, Source
 from splitvfl.data.hashing import text_ids
+from splitvfl.data.id_rules import FIRST_RULE, ID_RULE, RuleVersion
 from splitvfl.data.sources import cells_at, chunks, open_all
 from splitvfl.data.tables import Rows, did_you_mean
 from splitvfl.data.typed_cells import as_text, is_plain, names_records
@@ -42,14 +43,6 @@ from splitvfl.errors import DataError
 
 Case = Literal["kept", "folded"]
 Digests = npt.NDArray[np.uint8]
-
-RuleVersion = Literal[1, 2]
-"""Versions of the rule that this version knows: a folder that names another one is refused."""
-
-FIRST_RULE: Final[RuleVersion] = 1
-"""The rule of folders that name none: UUIDs that are text are as they stand, and :mod:`splitvfl.data.old_ids`."""
-ID_RULE: Final[RuleVersion] = 2
-"""The rule of this version."""
 
 AS_IT_STANDS: Final = None
 """The type that an id column is read with."""

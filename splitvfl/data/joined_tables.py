@@ -15,8 +15,9 @@ import pyarrow as pa
 from splitvfl.data.cell_format import Origin
 from splitvfl.data.columns import PartyData, Provenance, VerticalData
 from splitvfl.data.doubts import DoubtWarning, doubts_of, in_words, label_doubts
-from splitvfl.data.id_column import RuleVersion, ids_in_table, read_digests
+from splitvfl.data.id_column import ids_in_table, read_digests
 from splitvfl.data.id_hints import would_match
+from splitvfl.data.id_rules import RuleVersion
 from splitvfl.data.labels import Mask, check_split, left_out, read_labels, with_label
 from splitvfl.data.load import as_written, check_input, fit, ids_of_rows, party_of, records_of, split_rows
 from splitvfl.data.named_rows import rows_called

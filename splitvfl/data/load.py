@@ -20,7 +20,8 @@ from splitvfl.data.columns import Columns, PartyData, Provenance, Records, Verti
 from splitvfl.data.doubts import Doubt, doubts_of, label_doubts
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.fitting import fit_encoding
-from splitvfl.data.id_column import FIRST_RULE, ids_in_table, whole_number
+from splitvfl.data.id_column import ids_in_table, whole_number
+from splitvfl.data.id_rules import FIRST_RULE
 from splitvfl.data.labels import Labels, check_split, left_out, read_labels, with_label
 from splitvfl.data.old_ids import record_ids
 from splitvfl.data.partition import REST, ColumnClaim

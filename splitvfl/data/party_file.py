@@ -16,7 +16,8 @@ from splitvfl.data.columns import PartyData, Provenance, Records, TaskName
 from splitvfl.data.doubts import doubts_of, label_doubts
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.hashing import are_tested
-from splitvfl.data.id_column import FIRST_RULE, numbers_of
+from splitvfl.data.id_column import numbers_of
+from splitvfl.data.id_rules import FIRST_RULE
 from splitvfl.data.labels import Labels, are_missing, check_split, read_labels
 from splitvfl.data.load import as_written, check_input, fit, party_of, read_source, records_of
 from splitvfl.data.named_rows import rows_called

@@ -21,7 +21,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from splitvfl.data.hashing import text_ids
-from splitvfl.data.id_column import FIRST_RULE, ID_RULE, Case, RuleVersion, first_repeat, normalised, whole_number
+from splitvfl.data.id_column import Case, first_repeat, normalised, whole_number
+from splitvfl.data.id_rules import FIRST_RULE, ID_RULE, RuleVersion
 from splitvfl.data.tables import Rows
 from splitvfl.errors import DataError
 

@@ -27,7 +27,7 @@ from splitvfl.data.chunks import Kind
 from splitvfl.data.columns import TaskName
 from splitvfl.data.drift import ColumnDrift, Counts, Profile, compared
 from splitvfl.data.encoding import FittedNumbers, Scale
-from splitvfl.data.id_column import RuleVersion
+from splitvfl.data.id_rules import RuleVersion
 from splitvfl.data.ranges import Bounds
 from splitvfl.errors import DataError
 from splitvfl.system.untrusted_files import UntrustedFile, indented

@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from splitvfl.data.arrow_source import PARQUET_SUFFIXES
-from splitvfl.data.id_column import FIRST_RULE, Case, RuleVersion
+from splitvfl.data.id_column import Case
+from splitvfl.data.id_rules import FIRST_RULE, RuleVersion
 from splitvfl.data.schema import has_format, read_schema
 from splitvfl.data.sharding import RULE, HeldShards
 from splitvfl.errors import DataError

@@ -26,7 +26,8 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from splitvfl.data.chunks import Chunk, Source
-from splitvfl.data.id_column import ID_RULE, Case, check_id_column, first_repeat, names_in, repeated_id
+from splitvfl.data.id_column import Case, check_id_column, first_repeat, names_in, repeated_id
+from splitvfl.data.id_rules import ID_RULE
 from splitvfl.data.ingest.progress import IngestStatus, Progress
 from splitvfl.data.partition import matching, patterns
 from splitvfl.data.schema import schema_bytes

@@ -24,7 +24,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from splitvfl.data.chunks import Chunk
-from splitvfl.data.id_column import AS_IT_STANDS, ID_RULE, Case, RuleVersion, check_id_column, names_in, normalised
+from splitvfl.data.id_column import AS_IT_STANDS, Case, check_id_column, names_in, normalised
+from splitvfl.data.id_rules import ID_RULE, RuleVersion
 from splitvfl.data.sources import chunks, open_all
 from splitvfl.data.typed_cells import as_text, names_records
 from splitvfl.errors import ArgumentError, ConfigError, DataError

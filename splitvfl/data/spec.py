@@ -9,7 +9,7 @@ from typing import NamedTuple, get_args
 from splitvfl.data.cell_format import CellFormat, cell_format
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Encoding, Scale, check_one_of
-from splitvfl.data.id_column import FIRST_RULE, ID_RULE, RuleVersion
+from splitvfl.data.id_rules import FIRST_RULE, ID_RULE, RuleVersion
 from splitvfl.data.labels import Positive, Unlabelled
 from splitvfl.data.partition import REST, ColumnClaim, divide, matching, patterns
 from splitvfl.data.ranges import GivenRanges

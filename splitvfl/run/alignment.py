@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from splitvfl.data.alignment import AlignmentSchema, check_alignment_target, write_alignment
-from splitvfl.data.id_column import AS_IT_STANDS, ID_RULE, fingerprint, names_in, read_digests
+from splitvfl.data.id_column import AS_IT_STANDS, fingerprint, names_in, read_digests
 from splitvfl.data.id_hints import written_oddly
+from splitvfl.data.id_rules import ID_RULE
 from splitvfl.data.schema import Role
 from splitvfl.data.shard_files import held_shards
 from splitvfl.data.sharding import HeldShards

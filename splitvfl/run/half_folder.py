@@ -30,7 +30,7 @@ from torch import Tensor
 
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import FittedEncoding
-from splitvfl.data.id_column import FIRST_RULE, ID_RULE, RuleVersion
+from splitvfl.data.id_rules import FIRST_RULE, ID_RULE, RuleVersion
 from splitvfl.data.schema import SCHEMA_FILE, VOCABULARY_FILE, Role
 from splitvfl.data.transform import Transform, transform_of
 from splitvfl.data.writing import draft

@@ -21,7 +21,8 @@ from splitvfl.app.saved_run import load_run
 from splitvfl.config.sections import ExperimentConfig, load_config
 from splitvfl.data.alignment import ALIGNMENT_FILE, aligned_rows, read_alignment
 from splitvfl.data.hashing import text_ids
-from splitvfl.data.id_column import FIRST_RULE, ID_RULE, fingerprint, id_digest
+from splitvfl.data.id_column import fingerprint, id_digest
+from splitvfl.data.id_rules import FIRST_RULE, ID_RULE
 from splitvfl.data.ingest import ingest_like
 from splitvfl.data.record_index import RecordIndex, asked_digests
 from splitvfl.data.schema import SCHEMA_FILE, read_data_schema

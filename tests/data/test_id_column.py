@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitvfl.data.id_column import FIRST_RULE, fingerprint, first_repeat, id_digest, normalised, read_digests
+from splitvfl.data.id_column import fingerprint, first_repeat, id_digest, normalised, read_digests
+from splitvfl.data.id_rules import FIRST_RULE
 from splitvfl.errors import DataError
 
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from splitvfl.data import VerticalData, arrow_source, load
-from splitvfl.data.id_column import FIRST_RULE
+from splitvfl.data.id_rules import FIRST_RULE
 from splitvfl.data.party_file import PartyFile
 from splitvfl.system.untrusted_files import indented
 from tests.tables import ingest, load_party

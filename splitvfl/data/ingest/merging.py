@@ -7,7 +7,8 @@ from pathlib import Path
 
 from splitvfl.data.alignment import Alignment
 from splitvfl.data.chunks import Kind, Source
-from splitvfl.data.id_column import FIRST_RULE, check_id_column
+from splitvfl.data.id_column import check_id_column
+from splitvfl.data.id_rules import FIRST_RULE
 from splitvfl.data.ingest.plan import Plan, check_aligned, planned
 from splitvfl.data.ingest.settings import check_alike
 from splitvfl.data.ingest.statistics import ShardFolder

@@ -17,7 +17,8 @@ from splitvfl.data.columns import TaskName
 from splitvfl.data.drift import Profile
 from splitvfl.data.encoding import Missing, Scale
 from splitvfl.data.hashing import hash_key, key_name
-from splitvfl.data.id_column import AS_IT_STANDS, FIRST_RULE, check_id_column
+from splitvfl.data.id_column import AS_IT_STANDS, check_id_column
+from splitvfl.data.id_rules import FIRST_RULE
 from splitvfl.data.ingest.records import cell_value
 from splitvfl.data.labels import Positive
 from splitvfl.data.partition import matching, patterns

@@ -10,7 +10,7 @@ import msgspec
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Missing, Scale
 from splitvfl.data.hashing import hash_key, key_name
-from splitvfl.data.id_column import FIRST_RULE, RuleVersion
+from splitvfl.data.id_rules import FIRST_RULE, RuleVersion
 from splitvfl.data.ingest.plan import Hashing, check_ingested
 from splitvfl.data.partition import ColumnClaim, patterns
 from splitvfl.data.ranges import Bounds, as_ranges

@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from splitvfl.data.alignment import Alignment
 from splitvfl.data.chunks import Kind, Source
-from splitvfl.data.id_column import FIRST_RULE, check_id_column
+from splitvfl.data.id_column import check_id_column
+from splitvfl.data.id_rules import FIRST_RULE
 from splitvfl.data.ingest.plan import (
     Hashing,
     Plan,
