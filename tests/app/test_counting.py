@@ -53,7 +53,7 @@ def config(*overrides: str) -> ExperimentConfig:
 
 def table(rows: range) -> pd.DataFrame:
     numbers = pd.Series(rows)
-    columns = {"age": numbers % 7 + 0.5, "calls": numbers % 5, "spent": numbers * 0.25, "default": numbers % 2}
+    columns = {"age": numbers % 7 + 0.5, "calls": numbers % 5, "spent": numbers % 11 * 0.25, "default": numbers % 2}
     return pd.DataFrame({"customer": [f"c{number}" for number in rows], **columns})
 
 
