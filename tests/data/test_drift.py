@@ -156,6 +156,7 @@ ZIPF = 1 / np.arange(1, 501) / (1 / np.arange(1, 501)).sum()
         (ZIPF, (200, 5000), 1),
         (ZIPF, (1000, 1000), 5),
         (ZIPF, (300, 3000), 3),
+        (np.full(1000, 0.001), (3000, 3000), 3),
     ],
 )
 def test_rare_categories_are_seldom_flagged_by_chance(weights: Floats, sizes: tuple[int, int], min_count: int) -> None:
@@ -165,9 +166,10 @@ def test_rare_categories_are_seldom_flagged_by_chance(weights: Floats, sizes: tu
     assert sum((one.index or 0.0) > one.by_chance for one in found) <= 1  # less than one in 1,000 is expected
 
 
+@pytest.mark.parametrize("gaps", [0, 9000])
 @pytest.mark.parametrize("rows", [10, 50, 1000, 20_000])
-def test_a_category_that_training_has_just_missed_is_seldom_flagged(rows: int) -> None:
-    profile = Profile(rows=1000, counts=(100,) * 10, listed=((100, 10),))
+def test_a_category_that_training_has_just_missed_is_seldom_flagged(rows: int, gaps: int) -> None:
+    profile = Profile(rows=1000 + gaps, gaps=gaps, counts=(100,) * 10, listed=((100, 10),))
     missed = 0.999**1000
     found = [
         beside(Counts(rows=rows, unknown=now, bins=[rows - now] + 9 * [0]), profile, 1)
@@ -189,6 +191,13 @@ def test_many_categories_that_stand_once_let_more_be_unknown() -> None:
     many = profile_of_codes(np.arange(1, 1001), np.zeros(1000, bool))
     for profile, level in ((few, "drift"), (many, "none")):
         assert beside(Counts(rows=100, unknown=60, bins=[4] * len(profile.counts)), profile, 1).level == level
+
+
+def test_unknown_categories_are_no_part_of_the_index() -> None:
+    profile = Profile(rows=100, gaps=0, counts=(60, 40), listed=((40, 1), (60, 1)))
+    known = stability_index(Counts(rows=50, bins=[20, 30]), profile)
+    assert stability_index(Counts(rows=90, unknown=40, bins=[20, 30]), profile) == known
+    assert stability_index(Counts(rows=40, unknown=40, bins=[0, 0]), profile) == (None, 0.0)
 
 
 def test_categories_are_dealt_out_to_bins_whatever_their_counts() -> None:
