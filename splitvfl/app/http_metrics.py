@@ -53,7 +53,7 @@ class HttpMetrics:
         )
         self._by_chance = Gauge(
             "splitvfl_stability_index_by_chance",
-            "What chance explains of the index in 999 of 1,000 cases.",
+            "What chance explains of the index: in 999 of 1,000 comparisons no column is beyond it.",
             ["column"],
             registry=self._registry,
         )

@@ -4,13 +4,21 @@ Training keeps a :class:`Profile` of each column beside its encoding, in the par
 records against it (:class:`Counts`), and :func:`compared` says what the counts mean. Nothing of this is ever sent.
 
 The stability index of a column with ``B`` bins is ``Σ (q − p) · ln(q / p)`` over the bins' fractions ``p`` in training
-and ``q`` now: 0 for equal distributions. Bins are the deciles of the training values, or the nine most frequent
-categories and the rest, unlisted ones among it; missing values have a bin of their own. Half a record is added to each
-bin, so that empty ones give a finite index; bins that are empty on both sides are left out.
+and ``q`` now: 0 for equal distributions. Bins are the deciles of the training values. Listed categories are dealt out
+to ten bins by the order of their names, whatever their counts: bins that are chosen by the counts that they are
+compared with differ by more than chance. Missing values have a bin of their own. Half a record is added to each bin,
+so that empty ones give a finite index; bins that are empty on both sides are left out, and so are categories that are
+not listed, which have a figure of their own.
 
-A small sample makes the index large by chance: for equal distributions, n training records and m new ones it is about
-``χ² · (1/n + 1/m)`` with ``B − 1`` degrees of freedom, on average ``(B − 1)(1/n + 1/m)``. So a column has drifted only
-where its index is beyond the threshold *and* what chance explains in 999 of 1,000 cases. Fractions are treated alike.
+A flag is beyond chance: of all comparisons of one call without any change, at most one in 1,000 flags any column. So
+each of a column's three figures may do so in ``α = 0.001 / (3 · columns)`` cases. The tests are
+
+- of missing values: the hypergeometric one (Fisher's) of two samples of one distribution;
+- of values outside the training range: the same of the places of training records in both samples together, sorted;
+- of unknown categories: a bet on the counts of categories in training (:func:`_is_unknown_by_chance`);
+- of the index: with n training records and m new ones it is about ``χ² · (1/n + 1/m)`` with ``B − 1`` degrees of
+  freedom, at most. What chance explains is the ``1 − α / 10`` quantile of this, as its tail is longer where bins stay
+  empty. A flag is an index beyond a threshold plus that.
 """
 
 from __future__ import annotations
@@ -42,10 +50,14 @@ _BINS: Final = 10
 _NAMED: Final = 5
 _WIDEST: Final = 40
 _MOST_SATURATED: Final = 0.5
-_CATEGORIES: Final = 9
-# Normal and, for the two ends of a range together, gamma quantile of 0.999.
-_Z: Final = 3.0902
-_TWO_ENDS: Final = 9.2334
+# How often a comparison of a party's columns flags any of them by chance, and the figures of a column.
+_CHANCE: Final = 0.001
+_FIGURES: Final = 3
+# The index has a longer tail than χ² where a bin may stay empty by chance: a tenth of the probability covers it.
+_TAIL: Final = 10
+# Counts of a category beyond the smallest one listed that are told apart.
+_TOLD_APART: Final = 100
+_BETS: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 0.95)
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -57,11 +69,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         low: Smallest value; ``None`` of categories, and where nobody knows.
         high: Largest value, likewise.
         edges: Where one bin ends and the next begins, between two training values, ascending.
-        codes: Of categories: the codes that have a bin each.
-        counts: Training records of each bin, one more than edges or codes; empty: there are no bins.
+        counts: Training records of each bin; empty: there are no bins.
         unlisted: Of categories: training records of categories that are not listed.
-        once: Listed categories of one training record. So many records of as many as there are in training can be
-            expected to be of categories that nobody has seen (Good and Turing).
+        listed: How many listed categories have so many training records: pairs of records and categories, ascending.
+            The last one stands for more records as well. They say how many categories training can have missed.
+        cut: Training records of a category that were too few to list it, at most.
     """
 
     rows: int = 0
@@ -69,10 +81,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     low: float | None = None
     high: float | None = None
     edges: tuple[float, ...] = ()
-    codes: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
     unlisted: int = 0
-    once: int = 0
+    listed: tuple[tuple[int, int], ...] = ()
+    cut: int = 0
 
 
 def profile_of_numbers(values: Floats, *, low: float | None = None, high: float | None = None) -> Profile:
@@ -106,26 +118,33 @@ def profile_of_numbers(values: Floats, *, low: float | None = None, high: float 
     )
 
 
-def profile_of_codes(codes: Codes, gaps: Mask) -> Profile:
+def profile_of_codes(codes: Codes, gaps: Mask, *, min_count: int = 1) -> Profile:
     """Return what the codes of training records look like, 0 for a category that is not listed.
 
     Args:
         codes: One for each record.
         gaps: Which of them have no value, whatever their code.
+        min_count: Training records that a category needs to be listed.
+
+    >>> profile_of_codes(np.array([1, 1, 2, 0]), np.zeros(4, bool)).listed
+    ((1, 1), (2, 1))
     """
-    there = np.bincount(codes[~gaps]) if len(codes) else np.zeros(0, np.int64)
+    there = np.bincount(codes[~gaps], minlength=1)
     listed = there[1:]
-    most = np.sort(np.argsort(-listed, kind="stable")[:_CATEGORIES])
-    own = tuple((most + 1).tolist())
-    rest = int(listed.sum() - listed[most].sum())
+    records, categories = np.unique(np.minimum(listed[listed > 0], min_count + _TOLD_APART), return_counts=True)
     return Profile(
         rows=len(codes),
         gaps=int(gaps.sum()),
-        codes=own,
-        counts=(*listed[most].tolist(), rest),
-        unlisted=int(there[0]) if there.size else 0,
-        once=int((listed == 1).sum()),
+        counts=tuple(_dealt_out(listed, min(len(listed), _BINS))),
+        unlisted=int(there[0]),
+        listed=tuple(zip(records.tolist(), categories.tolist(), strict=True)),
+        cut=min_count - 1,
     )
+
+
+def _dealt_out(listed: Codes, bins: int) -> list[int]:
+    """Return the records of each bin from those of each listed category, which go to one bin after another."""
+    return [int(listed[number::bins].sum()) for number in range(bins)]
 
 
 class Counts(msgspec.Struct, kw_only=True):
@@ -172,13 +191,9 @@ def counted_numbers(values: Floats, profile: Profile) -> Counts:
 def counted_codes(codes: Codes, gaps: Mask | None, profile: Profile) -> Counts:
     """Return what is counted of codes; ``gaps``: which records have no value, ``None``: all have."""
     known = codes if gaps is None else codes[~gaps]
-    there = np.bincount(known, minlength=max(profile.codes, default=0) + 1)
-    unknown = int(there[0])
-    bins: list[int] = []
-    if profile.counts:
-        own = there[list(profile.codes)].tolist()
-        bins = [*own, len(known) - unknown - sum(own)]
-    return Counts(rows=len(codes), missing=len(codes) - len(known), unknown=unknown, bins=bins)
+    there = np.bincount(known, minlength=1)
+    bins = _dealt_out(there[1:], len(profile.counts))
+    return Counts(rows=len(codes), missing=len(codes) - len(known), unknown=int(there[0]), bins=bins)
 
 
 def added(counts: dict[str, Counts], more: Mapping[str, Counts]) -> None:
@@ -204,7 +219,7 @@ class ColumnDrift:
         unknown: Fraction of a category that training did not list.
         unknown_in_training: The same of the training records.
         index: The stability index; ``None`` where there are no bins.
-        by_chance: What chance explains of it in 999 of 1,000 cases.
+        by_chance: What chance explains of it, so that at most one of 1,000 comparisons flags any of its columns.
         excess: The largest of the fractions outside, missing and unknown, beyond that in training, as far as it is
             beyond chance; else 0.
     """
@@ -258,84 +273,133 @@ def compared(counts: Mapping[str, Counts], profiles: Mapping[str, Profile]) -> t
         counts: What was counted, by column.
         profiles: What was counted against.
     """
-    found = [_compared(name, own, profiles.get(name, Profile())) for name, own in counts.items() if own.rows]
+    there = {name: own for name, own in counts.items() if own.rows}
+    chance = _CHANCE / (_FIGURES * max(len(there), 1))
+    found = [_compared(name, own, profiles.get(name, Profile()), chance) for name, own in there.items()]
     order: Mapping[Level, int] = {"drift": 0, "shift": 1, "none": 2}
     return tuple(sorted(found, key=lambda one: (order[one.level], -one.excess, -(one.index or 0.0))))
 
 
-def _compared(column: str, counts: Counts, profile: Profile) -> ColumnDrift:
-    trained = profile.rows
-    ranged = profile.low is not None
-    index, chance = stability_index(counts, profile)
-    excess = [
-        _beyond_range(counts.outside, counts.rows, trained) if ranged else 0.0,
-        0.0 if profile.gaps is None else _beyond_share(counts.missing, counts.rows, profile.gaps, trained),
-        _beyond_share(counts.unknown, counts.rows, profile.unlisted + profile.once, trained),
-    ]
+def _compared(column: str, counts: Counts, profile: Profile, chance: float) -> ColumnDrift:
+    trained, rows = profile.rows, counts.rows
+    # Those with a value, then and now; of none nothing is known.
+    learned, known = max(trained - (profile.gaps or 0), 1), rows - counts.missing
+    index, by_chance = stability_index(counts, profile, chance=chance)
+    # Where nobody knows how many training records there were, they are taken for many.
+    excess = [0.0]
+    if profile.low is not None and (not trained or _outside_by_chance(counts.outside, known, learned) <= chance):
+        excess.append(counts.outside / rows)
+    if profile.gaps is not None and (
+        not trained or _missing_by_chance(counts.missing, rows, profile.gaps, trained) <= chance
+    ):
+        excess.append(counts.missing / rows - profile.gaps / max(trained, 1))
+    if not trained or not _is_unknown_by_chance(counts.unknown, known, profile, chance):
+        excess.append((counts.unknown - known * _expected_unknown(profile) / learned) / rows)
     return ColumnDrift(
         column=column,
-        records=counts.rows,
+        records=rows,
         trained=trained,
-        outside=counts.outside / counts.rows if ranged else None,
-        missing=counts.missing / counts.rows,
+        outside=None if profile.low is None else counts.outside / rows,
+        missing=counts.missing / rows,
         missing_in_training=None if profile.gaps is None else profile.gaps / max(trained, 1),
-        unknown=counts.unknown / counts.rows,
+        unknown=counts.unknown / rows,
         unknown_in_training=profile.unlisted / max(trained, 1),
         index=index,
-        by_chance=chance,
+        by_chance=by_chance,
         excess=max(excess),
     )
 
 
-def stability_index(counts: Counts, profile: Profile) -> tuple[float | None, float]:
+def stability_index(counts: Counts, profile: Profile, *, chance: float = _CHANCE) -> tuple[float | None, float]:
     """Return the stability index, and what chance explains of it; ``None`` where there are no bins.
+
+    Args:
+        counts: What was counted.
+        profile: What was counted against.
+        chance: In which fraction of cases chance may explain more.
 
     >>> profile = profile_of_numbers(np.arange(1000.0))
     >>> index, by_chance = stability_index(counted_numbers(np.full(500, 2000.0), profile), profile)
     >>> round(index, 1), round(by_chance, 2)
-    (6.2, 0.08)
+    (6.2, 0.1)
     """
-    if not profile.counts or not counts.rows:
+    from scipy.special import chdtri  # slow to import, and needed for new records only
+
+    sample, rows = sum(profile.counts) + (profile.gaps or 0), counts.rows - counts.unknown
+    if not profile.counts or not rows:
         return None, 0.0
     before = np.array([*profile.counts, profile.gaps or 0], float)
     now = np.array([*counts.bins, counts.missing], float)
-    # An unlisted category counts with the rest: in the training there are none of them, which is no coincidence.
-    before[-2] += profile.unlisted
-    now[-2] += counts.unknown
     used = (before + now) > 0
     before, now = before[used] + 0.5, now[used] + 0.5
     p, q = before / before.sum(), now / now.sum()
     degrees = int(used.sum()) - 1
-    sample = sum(profile.counts) + (profile.gaps or 0) + profile.unlisted
-    chance = _chi_squared(degrees) * (1 / sample + 1 / counts.rows)
-    return float(np.sum((q - p) * np.log(q / p))), chance
+    by_chance = float(chdtri(degrees, chance / _TAIL)) * (1 / sample + 1 / rows) if degrees else 0.0
+    return float(np.sum((q - p) * np.log(q / p))), by_chance
 
 
-def _chi_squared(degrees: int) -> float:
-    """Return the 0.999 quantile of χ², as Wilson and Hilferty approximate it."""
-    part = 2 / (9 * degrees) if degrees else 0.0
-    return degrees * (1 - part + _Z * math.sqrt(part)) ** 3
+def _outside_by_chance(outside: int, rows: int, trained: int) -> float:
+    """Return how probable so many new values outside the training range are, or more, if nothing has changed.
 
-
-def _beyond_range(outside: int, rows: int, trained: int) -> float:
-    """Return the fraction outside a range, if chance does not explain it.
-
-    Of n training records, the part of the distribution outside of their range has the density of a gamma variable of
-    shape 2 over n, whatever the distribution.
+    Sorted together, n training records cut m new ones into n + 1 stretches, all of one distribution; outside are two of
+    these, or as well the first two. So many are outside if at most one of the first ``outside + 1`` records is of the
+    training. Equal values make it less probable.
     """
-    share = min(_TWO_ENDS / trained, 1.0) if trained else 0.0
-    limit = rows * share + _Z * math.sqrt(rows * share * (1 - share)) + (1 if trained else 0)
-    return outside / rows if outside > limit else 0.0
+    return _at_least(outside, outside + 1, rows, trained)
 
 
-def _beyond_share(now: int, rows: int, before: int, trained: int) -> float:
-    """Return by how much a fraction is larger than in training, if chance does not explain it."""
-    if not trained:  # nobody knows how many there were: they are taken for many
-        return now / rows
-    excess = now / rows - before / trained
-    both = (now + before + 1) / (rows + trained + 2)
-    limit = _Z * math.sqrt(both * (1 - both) * (1 / rows + 1 / trained))
-    return excess if excess > limit else 0.0
+def _missing_by_chance(missing: int, rows: int, before: int, trained: int) -> float:
+    """Return how probable so many new records without a value are, or more, given those of both samples together."""
+    return _at_least(missing, missing + before, rows, trained)
+
+
+def _at_least(found: int, drawn: int, rows: int, trained: int) -> float:
+    """Return how probable it is that ``found`` or more of ``drawn`` records, of all alike, are new: at most.
+
+    The hypergeometric probabilities fall by an ever smaller factor, so that a geometric sum bounds them from above.
+
+    >>> round(_at_least(1, 1, 5, 1000) * 1005, 6)
+    5.0
+    """
+    if found * (rows + trained) <= drawn * rows:
+        return 1.0
+    exact = _log_choose(rows, found) + _log_choose(trained, drawn - found) - _log_choose(rows + trained, drawn)
+    falls = (rows - found) * (drawn - found) / ((found + 1) * (trained - drawn + found + 1))
+    return min(math.exp(exact) / (1 - falls), 1.0) if falls < 1 else 1.0
+
+
+def _log_choose(all_: int, some: int) -> float:
+    return math.lgamma(all_ + 1) - math.lgamma(some + 1) - math.lgamma(all_ - some + 1)
+
+
+def _is_unknown_by_chance(unknown: int, rows: int, profile: Profile, chance: float) -> bool:
+    """Return whether chance explains the new records of categories that training did not list.
+
+    A category that training has missed may be frequent among many new records, so that these do not come one by one.
+    With Poisson counts ``K`` in training and ``C`` now, of any mean that is as many times larger as there are records,
+    a bet ``0 < b < 1`` is worth ``(1 + b · n/m)^C · (1 − b)^K`` for a category that is not listed, and ``1 − b^K`` for
+    one that is; where more than ``cut`` records list it, ``P(Bin(K, 1 − b) > cut)``. That is 1 on average, whatever the
+    mean. So are the product over categories, and the mean over bets. It is above ``1/α`` in fewer than ``α`` cases
+    (Markov).
+    """
+    from scipy.special import betainc  # slow to import, and needed for new records only
+
+    if not unknown:
+        return True
+    records, categories = np.array(profile.listed or ((profile.cut + 1, 0),), float).T
+    cut = min(profile.cut, records[0] - 1)  # of a sample of the training records, it is lower
+    worth = [
+        unknown * math.log1p(bet * (profile.rows - (profile.gaps or 0)) / rows)
+        + profile.unlisted * math.log1p(-bet)
+        + float(np.dot(categories, np.log(betainc(cut + 1, records - cut, 1 - bet))))
+        for bet in _BETS
+    ]
+    return float(np.logaddexp.reduce(worth)) - math.log(len(_BETS)) < -math.log(chance)
+
+
+def _expected_unknown(profile: Profile) -> int:
+    """Return how many of as many new records are of categories that are not listed, on average (Good and Turing)."""
+    return profile.unlisted + (profile.cut + 1) * dict(profile.listed).get(profile.cut + 1, 0)
 
 
 # --- said

@@ -468,7 +468,9 @@ def fit_encoding(
             if ranges is None:
                 gaps = gaps_of(rows)
                 codes = listed.codes(rows)
-                profiles[name] = profile_of_codes(codes, np.zeros(len(codes), bool) if gaps is None else gaps)
+                profiles[name] = profile_of_codes(
+                    codes, np.zeros(len(codes), bool) if gaps is None else gaps, min_count=encoding.min_count
+                )
             continue
         scale = (scales or {}).get(name, encoding.scale)
         sums = WholeSums(log=scale == "log1p")

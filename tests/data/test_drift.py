@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import product
+
 import numpy as np
 import pyarrow as pa
 import pytest
+from scipy.special import chdtri
+from scipy.stats import betabinom, binom
 
 from splitvfl.data.drift import (
     ColumnDrift,
@@ -56,8 +61,8 @@ def test_the_index_is_the_formula() -> None:
     index, by_chance = stability_index(Counts(rows=50, bins=[20, 30]), profile)
     p, q = np.array([60.5, 40.5]) / 101, np.array([20.5, 30.5]) / 51
     assert index == pytest.approx(((q - p) * np.log(q / p)).sum())
-    # The 0.999 quantile of chi-squared with one degree of freedom is 10.83.
-    assert by_chance == pytest.approx(10.83 * (1 / 100 + 1 / 50), rel=0.04)
+    # The 0.9999 quantile of chi-squared with one degree of freedom is 15.14.
+    assert by_chance == pytest.approx(15.14 * (1 / 100 + 1 / 50), rel=0.001)
 
 
 @pytest.mark.parametrize("size", [(50, 50), (400, 80), (300, 1000), (1000, 40)])
@@ -88,7 +93,146 @@ def test_unknown_categories_of_a_long_tail_are_no_shift() -> None:
     assert levels.count("none") >= 97
 
 
-@pytest.mark.parametrize("rows", [10, 400])
+FLAGGED = 0.001 / 3
+"""How often one of the three figures of a single column may flag it, if nothing has changed."""
+
+
+def beside(own: Counts, profile: Profile, columns: int) -> ColumnDrift:
+    """Return how a column differs that is compared with others, which are as in training."""
+    names = [str(number) for number in range(1, columns)]
+    same = {name: Counts(rows=own.rows) for name in names}
+    found = compared({"x": own} | same, {"x": profile} | {name: Profile(rows=profile.rows, gaps=0) for name in names})
+    return next(one for one in found if one.column == "x")
+
+
+@pytest.mark.parametrize("columns", [1, 20])
+@pytest.mark.parametrize(("share", "rows"), [(0.005, 10), (0.005, 5), (0.02, 1), (0.02, 30)])
+def test_gaps_are_seldom_flagged_by_chance(share: float, rows: int, columns: int) -> None:
+    flagged = 0.0
+    for before, now in product(range(50), range(min(rows, 10) + 1)):
+        chance = binom.pmf(before, 1000, share) * binom.pmf(now, rows, share)
+        found = beside(Counts(rows=rows, missing=now), Profile(rows=1000, gaps=before), columns)
+        flagged += chance * (found.level != "none")
+    assert columns * flagged <= FLAGGED
+
+
+@pytest.mark.parametrize(("rows", "missing", "level"), [(5, 1, "none"), (1, 1, "none"), (3, 3, "drift")])
+def test_gaps_where_training_had_none_pass_the_same_test(rows: int, missing: int, level: str) -> None:
+    found = beside(Counts(rows=rows, missing=missing), Profile(rows=1000, gaps=0), 20)
+    assert (found.level, found.missing) == (level, missing / rows)
+
+
+@pytest.mark.parametrize("gaps", [0, 900])
+@pytest.mark.parametrize(("trained", "rows"), [(200, 10), (200, 5000), (50, 50), (10_000, 3)])
+def test_values_outside_are_flagged_from_where_chance_ends(trained: int, rows: int, gaps: int) -> None:
+    profile = Profile(rows=trained + gaps, gaps=gaps, low=0.0, high=1.0)
+    first = next(out for out in range(rows + 1) if beside(Counts(rows=rows, outside=out), profile, 1).excess)
+    # A training range leaves a fraction outside that has the distribution Beta(2, n - 1), whatever the values.
+    assert betabinom.sf(first - 1, rows, 2, trained - 1) <= FLAGGED < betabinom.sf(first - 2, rows, 2, trained - 1)
+
+
+def drawn_codes(
+    weights: Floats, sizes: tuple[int, int], random: np.random.Generator, min_count: int = 1
+) -> ColumnDrift:
+    """Return how new records of categories with these probabilities differ from training ones."""
+    before, now = (random.multinomial(size, weights) for size in sizes)
+    listed = before >= min_count
+    codes = np.where(listed, np.cumsum(listed), 0)
+    training = np.repeat(codes, before)
+    profile = profile_of_codes(training, np.zeros(len(training), bool), min_count=min_count)
+    return compared({"c": counted_codes(np.repeat(codes, now), None, profile)}, {"c": profile})[0]
+
+
+EQUAL = np.full(40, 1 / 40)
+ZIPF = 1 / np.arange(1, 501) / (1 / np.arange(1, 501)).sum()
+
+
+@pytest.mark.parametrize(
+    ("weights", "sizes", "min_count"),
+    [
+        (EQUAL, (200, 200), 1),
+        (EQUAL, (200, 1000), 1),
+        (EQUAL, (200, 10_000), 1),
+        (ZIPF, (200, 5000), 1),
+        (ZIPF, (1000, 1000), 5),
+        (ZIPF, (300, 3000), 3),
+        (np.full(1000, 0.001), (3000, 3000), 3),
+    ],
+)
+def test_rare_categories_are_seldom_flagged_by_chance(weights: Floats, sizes: tuple[int, int], min_count: int) -> None:
+    random = np.random.default_rng(8)
+    found = [drawn_codes(weights, sizes, random, min_count) for _ in range(300)]
+    assert {one.level for one in found} == {"none"}
+    assert sum((one.index or 0.0) > one.by_chance for one in found) <= 1  # less than one in 1,000 is expected
+
+
+@pytest.mark.parametrize("gaps", [0, 9000])
+@pytest.mark.parametrize("rows", [10, 50, 1000, 20_000])
+def test_a_category_that_training_has_just_missed_is_seldom_flagged(rows: int, gaps: int) -> None:
+    profile = Profile(rows=1000 + gaps, gaps=gaps, counts=(100,) * 10, listed=((100, 10),))
+    missed = 0.999**1000
+    found = [
+        beside(Counts(rows=rows, unknown=now, bins=[rows - now] + 9 * [0]), profile, 1)
+        for now in range(min(rows, 59) + 1)
+    ]
+    flagged = sum(binom.pmf(now, rows, 0.001) for now, one in enumerate(found) if one.excess)
+    assert missed * flagged <= FLAGGED
+
+
+@pytest.mark.parametrize(("rows", "unknown", "level"), [(5, 1, "none"), (5, 4, "drift"), (100, 8, "drift")])
+def test_new_categories_are_flagged(rows: int, unknown: int, level: str) -> None:
+    profile = profile_of_codes(np.repeat([1, 2, 3, 4], 250), np.zeros(1000, bool))
+    codes = np.where(np.arange(rows) < unknown, 0, 1 + np.arange(rows) % 4)
+    assert beside(counted_codes(codes, None, profile), profile, 20).level == level
+
+
+def test_many_categories_that_stand_once_let_more_be_unknown() -> None:
+    few = profile_of_codes(np.repeat([1, 2, 3, 4], 250), np.zeros(1000, bool))
+    many = profile_of_codes(np.arange(1, 1001), np.zeros(1000, bool))
+    for profile, level in ((few, "drift"), (many, "none")):
+        assert beside(Counts(rows=100, unknown=60, bins=[4] * len(profile.counts)), profile, 1).level == level
+
+
+def test_unknown_categories_are_no_part_of_the_index() -> None:
+    profile = Profile(rows=100, gaps=0, counts=(60, 40), listed=((40, 1), (60, 1)))
+    known = stability_index(Counts(rows=50, bins=[20, 30]), profile)
+    assert stability_index(Counts(rows=90, unknown=40, bins=[20, 30]), profile) == known
+    assert stability_index(Counts(rows=40, unknown=40, bins=[0, 0]), profile) == (None, 0.0)
+
+
+def test_categories_are_dealt_out_to_bins_whatever_their_counts() -> None:
+    profile = profile_of_codes(np.repeat(np.arange(1, 26), np.arange(1, 26)), np.zeros(325, bool))
+    assert profile.counts == (33, 36, 39, 42, 45, 22, 24, 26, 28, 30)
+    assert counted_codes(np.array([0, 1, 11, 25, 30]), None, profile).bins == [2, 0, 0, 0, 1, 0, 0, 0, 0, 1]
+
+
+def test_what_chance_explains_grows_with_the_columns() -> None:
+    random = np.random.default_rng(1)
+    profile, new = profile_of_numbers(random.normal(size=500)), random.normal(size=300)
+    found = beside(counted_numbers(new, profile), profile, 20)
+    assert found.by_chance == pytest.approx(chdtri(9, 0.0001 / 60) * (1 / 500 + 1 / 300))
+
+
+def test_the_mean_index_by_chance_is_the_formula_from_five_records_a_bin_on() -> None:
+    random = np.random.default_rng(5)
+    means: Mapping[int, float] = {
+        rows: float(np.mean([drift_of(random.normal(size=1000), random.normal(size=rows)).index for _ in range(200)]))
+        for rows in (5, 50, 500)
+    }
+    ratio = {rows: mean / (9 * (1 / 1000 + 1 / rows)) for rows, mean in means.items()}
+    assert ratio[5] < 0.3
+    assert ratio[50] == pytest.approx(1, abs=0.15)
+    assert ratio[500] == pytest.approx(1, abs=0.15)
+
+
+@pytest.mark.parametrize(("moved", "level"), [(0.2, "none"), (0.5, "shift"), (0.8, "drift")])
+def test_the_usual_thresholds_see_no_small_shift(moved: float, level: str) -> None:
+    random = np.random.default_rng(6)
+    found = drift_of(random.normal(size=5000), random.normal(moved, size=5000))
+    assert found.level == level
+
+
+@pytest.mark.parametrize("rows", [5, 400])
 def test_another_unit_is_drift(rows: int) -> None:
     random = np.random.default_rng(2)
     found = drift_of(random.normal(50, 9, 400), 100 * random.normal(50, 9, rows))
@@ -159,7 +303,7 @@ def test_a_model_of_an_earlier_version_says_what_it_can() -> None:
 
 def test_profiles_are_no_part_of_what_an_encoding_does() -> None:
     encoding = fitted()
-    assert encoding.profiles["c"].counts == (2, 2, 0)
+    assert encoding.profiles["c"].counts == (2, 2)
     assert encoding.encodes_like(FittedEncoding(columns=encoding.columns))
     other = fit_encoding(TABLE.slice(1), ["x", "c"], train=np.arange(3), encoding=Encoding(), categories=(), source="t")
     assert not encoding.encodes_like(other)

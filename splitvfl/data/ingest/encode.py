@@ -248,9 +248,12 @@ def _profiles(
             found[encoder.column] = profile_of_numbers(values, low=encoder.low, high=encoder.high)
         else:
             own = coded_rows[:, fields.index(encoder.column)]
-            missing = encoder.missing_code if isinstance(encoder, VocabularyEncoder) else encoder.buckets + 1
+            if isinstance(encoder, VocabularyEncoder):
+                missing, min_count = encoder.missing_code, encoder.min_count
+            else:
+                missing, min_count = encoder.buckets + 1, 1
             gaps = (own == missing) & (missing > 0)
-            found[encoder.column] = profile_of_codes(own, gaps)
+            found[encoder.column] = profile_of_codes(own, gaps, min_count=min_count)
     return found
 
 
