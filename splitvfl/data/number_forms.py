@@ -14,8 +14,8 @@ No numbers:
 
 - Letters stand directly before it, or with a hyphen: ``A12``, ``E11.9``, ``CPT99213``, ``SKU-0012``, ``v1.2``.
 - Other words stand before whole numbers: ``store 17``, ``flight 400``.
-- A point stands between it and letters: ``600519.SS``, ``17.jpg``.
-- Letters behind it differ from value to value: ``12a``, ``14c``; ``1012 AB``. So do months, and ``am`` and ``pm``.
+- A point or a comma stands between it and letters: ``600519.SS``, ``17.jpg``, ``17, Main Street``.
+- Letters behind it differ from value to value: ``12a``, ``14c``; ``1012 AB``. So do months and streets.
 - There are at most 12 different values, all whole and below 100, and no currency: ``grade 3``, ``3 rooms``, ``5+``.
 - There are at most 12 different values, and they are compared: ``<=50K``, ``>200``.
 """
@@ -65,9 +65,10 @@ _ABOUT: Final = frozenset(("about", "approx", "c", "ca", "circa", "env", "est", 
 _MAGNITUDE: Final = re.compile(
     r"(?i)(?:.*[^\w])?(?:k|m|b|g|t|bn|mn|mm|mio|mrd|mia|tsd|l|lac|lakh|cr|crore|\w+illion)s?"
 )
-# Times, and what hides the digits of a postcode (941xx).
+# Times, streets, and what hides the digits of a postcode (941xx).
 _NO_UNITS: Final = re.compile(
-    r"(?i)(?:x+|a\.?m|p\.?m|ad|bc|bce|ce|jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|"
+    r"(?i)(?:x+|.*\s(?:street|st|road|rd|avenue|ave|lane|ln|drive|dr|boulevard|blvd)|a\.?m|p\.?m|ad|bc|bce|ce|"
+    r"jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|"
     r"sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
 )
 _MOST_FORMS: Final = 6
@@ -130,7 +131,7 @@ def around(found: pa.Array, rows: pa.Array) -> Around | None:
     numbers: dict[_Part, list[str]] = {}
     weights = Counter[_Part]()
     for before, number, behind, count in cells:
-        if number.endswith(".") and behind[:1].isalpha():  # 600519.SS, 17.jpg
+        if (number.endswith(".") and behind[:1].isalpha()) or (number.endswith(",") and behind):  # 17.jpg; 17, Main St
             continue
         part = _part(before, behind, fractional=2 * fractions[before] >= befores[before])
         if part is not None:

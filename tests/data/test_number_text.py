@@ -170,6 +170,8 @@ def test_a_unit_is_no_part_of_a_number(unit: str) -> None:
         many("SKU-{}"),
         many("{}.HK", 1000),
         many("{}.jpg"),
+        many("{}, Main"),
+        many("{} Main Street"),
         many("#{}"),
         many("Store {}"),
         many("LH {}", 400),
