@@ -20,7 +20,7 @@ from splitvfl.data.cell_format import (
     without_sentinels,
 )
 from splitvfl.data.chunks import Chunk, Kind, Types, decodes, kind_of
-from splitvfl.data.number_text import different, style_of
+from splitvfl.data.number_text import counted, style_of
 from splitvfl.data.plain_columns import (
     Lists,
     declared_categories,
@@ -129,10 +129,11 @@ class TypedSource(ABC):
         asked = list(columns)
         for batch in self._batches(columns) if columns else ():
             for name in list(asked):
-                if len(values := different(plain(batch.column(name)))) == 0:
+                values, rows = counted(plain(batch.column(name)))
+                if len(values) == 0:
                     continue
                 asked.remove(name)
-                if style_of(values, self.written.style) == self.written.style:
+                if style_of(values, rows, self.written.style) == self.written.style:
                     found.add(name)
             if not asked:
                 break

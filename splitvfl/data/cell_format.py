@@ -1,7 +1,7 @@
 """How cells are written: what says that nothing is known, and how numbers look.
 
-There is one rule for files, frames and estimators. A column of text of which half of the different values are numbers
-is a mistake, unless it is declared to be text or categories, or holds codes
+There is one rule for files, frames and estimators. A column of text of which half of the different values are numbers,
+or half of the values, is a mistake, unless it is declared to be text or categories, or holds codes
 (:func:`splitvfl.data.number_text.are_codes`). In a file it is an error, in a frame a
 :class:`~splitvfl.data.doubts.DoubtWarning`. With settings, such a column is read as numbers, and strictly: a cell that
 is none is an error with its place.
@@ -23,10 +23,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from splitvfl.data.date_text import dates_in_text
+from splitvfl.data.number_forms import is_unit
 from splitvfl.data.number_text import (
+    BRACKETS,
     GAPS,
     NumberStyle,
+    counted,
     different,
+    is_gap,
     is_written,
     looks_numeric,
     style_of,
@@ -82,7 +86,7 @@ class CellFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 f"same; set {setting('decimal', other)}, or another {setting('thousands')}"
             )
         for unit in self.units:
-            if unit != "()" and (not unit.strip() or any(char.isdigit() or char in "+-.,()eE'" for char in unit)):
+            if unit != BRACKETS and not is_unit(unit):
                 raise ArgumentError(
                     f"expected {setting('units')} such as '$', '%', 'kg' or '()', got {unit!r}, which may be part of a "
                     "number"
@@ -161,7 +165,7 @@ class Mistake(NamedTuple):
 
     def advice(self, written: CellFormat) -> str:
         """Return what is wrong with it beside that it is no number, or else what to set if it is a gap."""
-        if self.why or _begins_with_digit(self.cell):
+        if self.why or not is_gap(self.cell):
             return self.why
         missing = setting("missing_values", [*written.missing_values, self.cell.strip()])
         return f"; if it says that nothing is known, set {missing}"
@@ -180,7 +184,7 @@ def read_numbers(cells: pa.Array, written: CellFormat) -> pa.Array | Mistake:
         return Mistake(row, cells[row].as_py())
     fits = _numpy(numeric)
     numbers = to_numbers(values.filter(numeric), written.style)
-    if written.units and (mistake := _other_unit(cells, values, numbers, fits, indices)) is not None:
+    if written.units and (mistake := _other_unit(cells, values, numbers, fits, indices, written.style)) is not None:
         return mistake
     places = pa.array(np.cumsum(fits) - 1, pa.int64(), mask=~fits)
     return without_sentinels(numbers.take(places).take(found.indices), written)
@@ -198,15 +202,17 @@ def _first_row(indices: Any, wanted: Any) -> int:
     return int(found.argmax())
 
 
-def _other_unit(cells: pa.Array, values: pa.Array, numbers: pa.Array, fits: Any, indices: Any) -> Mistake | None:
+def _other_unit(
+    cells: pa.Array, values: pa.Array, numbers: pa.Array, fits: Any, indices: Any, style: NumberStyle
+) -> Mistake | None:
     """Return the first cell of another unit than the first one has; zero needs none."""
-    units = np.array(units_of(values).to_pylist(), dtype=object)
+    units = np.array(units_of(values, style).to_pylist(), dtype=object)
     counts = fits.copy()
     counts[fits] = numbers.to_numpy(zero_copy_only=False) != 0
     if not counts.any():
         return None
     first = cells[_first_row(indices, counts)].as_py()
-    unit = units_of(pa.array([first.strip()]))[0].as_py()
+    unit = units_of(pa.array([first.strip()]), style)[0].as_py()
     other = counts & (units != unit)
     if not other.any():
         return None
@@ -251,17 +257,13 @@ def _in_style(written: CellFormat) -> str:
 def _settings(style: NumberStyle, before: CellFormat) -> str:
     """Return the settings of a style, as they are written where the user is."""
     decimal = style.decimal if before.decimal or style.decimal != "." else None
+    units = list(dict.fromkeys([*before.units, *style.units]))
     found = [
         setting(name, value)
-        for name, value in (("decimal", decimal), ("thousands", style.thousands), ("units", list(style.units)))
+        for name, value in (("decimal", decimal), ("thousands", style.thousands), ("units", units))
         if value
     ]
     return " and ".join(found)
-
-
-def _begins_with_digit(cell: str) -> bool:
-    """Return whether a cell is rather a number that was written wrongly than a word for a gap."""
-    return cell.strip().lstrip("+-\u2212")[:1].isdigit()
 
 
 # --- text that looks like numbers
@@ -271,8 +273,8 @@ class TextWatch:
     """Says of a column of text whether it looks like numbers, chunk by chunk and in bounded memory.
 
     It keeps the first 65 536 different values, and counts rows beyond. A column with no more values is judged by all of
-    them, as in memory; of one with more, the rule is that half of the first 65 536 values are numbers, or half of the
-    rows that hold other ones.
+    them, as in memory; of one with more, the rule is that half of the first 65 536 values are numbers, or half of their
+    rows, or half of the rows that hold other ones.
 
     Args:
         written: How cells are written.
@@ -280,22 +282,25 @@ class TextWatch:
 
     def __init__(self, written: CellFormat, most: int = MOST_VALUES) -> None:
         self._written, self._most = written, most
-        self._values = pa.array([], pa.string())
+        self._values, self._rows = pa.array([], pa.string()), np.zeros(0, np.int64)
         self._others = self._numbers = 0
 
     def add(self, cells: pa.Array) -> None:
         """Take in some rows."""
-        fresh = _beside_gaps(different(cells), self._written).cast(pa.string())
-        fresh = fresh.filter(pc.invert(pc.is_in(fresh, self._values)))
+        found, rows = _beside_gaps(*counted(cells.cast(pa.string())), self._written)
+        places = pc.index_in(found, self._values)
+        old, fresh = places.is_valid(), found.filter(places.is_null())
+        counts = rows.to_numpy(zero_copy_only=False)
+        self._rows[places.filter(old).to_numpy(zero_copy_only=False)] += counts[_numpy(old)]
         room = self._most - len(self._values)
-        if len(fresh) <= room:
-            self._values = pa.concat_arrays([self._values, fresh])
-            return
         self._values = pa.concat_arrays([self._values, fresh.slice(0, room)])
+        self._rows = np.concatenate([self._rows, counts[~_numpy(old)][:room]])
+        if len(fresh) <= room:
+            return
         known = pc.is_in(pc.utf8_trim_whitespace(cells.cast(pa.string())), self._values)
-        rows = _beside_gaps(pc.utf8_trim_whitespace(cells.filter(pc.invert(known))).drop_null(), self._written)
-        self._others += len(rows)
-        self._numbers += pc.sum(looks_numeric(rows, self._written.style)).as_py() or 0
+        found, rows = _beside_gaps(*counted(cells.cast(pa.string()).filter(pc.invert(known))), self._written)
+        self._others += pc.sum(rows).as_py() or 0
+        self._numbers += pc.sum(rows.filter(looks_numeric(found, self._written.style))).as_py() or 0
 
     @property
     def date(self) -> str | None:
@@ -305,14 +310,15 @@ class TextWatch:
     @property
     def style(self) -> NumberStyle | None:
         """How the column is written if it looks like numbers; ``None``: it does not."""
-        style = style_of(self._values, self._written.style)
+        style = style_of(self._values, pa.array(self._rows), self._written.style)
         if style is None and self._others and 2 * self._numbers >= self._others:
             return self._written.style
         return style
 
 
-def _beside_gaps(values: pa.Array, written: CellFormat) -> pa.Array:
-    return values.filter(pc.invert(pc.is_in(values, pa.array(written.gaps, values.type))))
+def _beside_gaps(values: pa.Array, rows: pa.Array, written: CellFormat) -> tuple[pa.Array, pa.Array]:
+    kept = pc.invert(pc.is_in(values, pa.array(written.gaps, values.type)))
+    return values.filter(kept), rows.filter(kept)
 
 
 class OddCells:
@@ -390,17 +396,30 @@ class NumbersInText(NamedTuple):
         """Return why a column of a frame is doubted: what is odd, where it begins, and what to set."""
         row = "" if self.row is None else f", first in row {self.row}"
         advice = self.advice(written)
+        if self.style.forms:
+            return f"{self.why(written)}{row}; no setting reads {self.unread}, convert the column"
         return f"{self.why(written)}{row}" + (f"; set {advice}" if advice else "")
 
+    @property
+    def unread(self) -> str:
+        """The forms that no setting reads, or else an example."""
+        return listed(list(self.style.unread)) if self.style.unread else repr(self.example)
+
+    @property
+    def gaps(self) -> bool:
+        """Whether all odd cells say that nothing is known."""
+        return bool(self.odd) and all(map(is_gap, self.odd))
+
     def advice(self, written: CellFormat) -> str:
-        """Return what to set so that it is read as numbers; empty where it is to be corrected."""
+        """Return what to set so that it is read as numbers; empty where it is to be corrected, or may be categories."""
+        if self.style.forms:
+            return ""
         given = written.decimal or written.thousands or written.units
         style = _settings(self.style, written) if self.style != written.style or given else ""
         wanted = [style] if style and self.style != written.style else []
-        words = not any(map(_begins_with_digit, self.odd))
-        if words and 0 < len(self.odd) <= _ODD_SHOWN:
+        if self.gaps and len(self.odd) <= _ODD_SHOWN:
             wanted.append(setting("missing_values", [*written.missing_values, *self.odd]))
-        elif words and self.odd:
+        elif self.gaps:
             wanted.append(f"{setting('missing_values')} (if they say that nothing is known)")
         if not wanted and not self.cells:
             return setting("decimal", self.style.decimal)
@@ -409,7 +428,7 @@ class NumbersInText(NamedTuple):
 
 def numbers_in_text(column: pa.Array, written: CellFormat) -> NumbersInText | None:
     """Return what a column of text looks like if that is numbers; ``None``: it does not look so, or holds codes."""
-    style = style_of(_beside_gaps(different(column), written), written.style)
+    style = style_of(*_beside_gaps(*counted(column), written), written.style)
     return None if style is None else looked_at([column], style, written)
 
 
@@ -433,6 +452,13 @@ def is_readable(found: NumbersInText, written: CellFormat, *, typed: bool) -> bo
 def refused(name: str, found: NumbersInText, place: Place, written: CellFormat, source: str) -> DataError:
     """Return what is wrong with a column of a file that is text and looks like numbers."""
     keep = f"correct it, leave the column out ({setting('drop')}), or have it read as text ({setting('text_columns')})"
+    if found.style.forms:
+        where = source if found.row is None else place(found.row)
+        return DataError(
+            f"{where}, column {name!r}: {found.example!r} is text, and looks like a number: {found.why(written)}; no "
+            f"setting reads {found.unread}; convert the column to numbers, leave it out ({setting('drop')}), or have "
+            f"it read as text ({setting('text_columns')})"
+        )
     where = source if found.row is None else place(found.row)
     if found.row is None:
         return DataError(
@@ -445,7 +471,14 @@ def refused(name: str, found: NumbersInText, place: Place, written: CellFormat, 
             f"{found.advice(written)}, or {keep}"
         )
     advice = found.advice(written)
-    advice = f"if that says that nothing is known, set {advice}; else {keep}" if advice else keep
+    if not found.gaps:
+        advice = (
+            f"if it holds codes or categories, have it read as text ({setting('text_columns')} or "
+            f"{setting('categorical_columns')}); else correct it, leave the column out ({setting('drop')}), or see "
+            f"{setting('missing_values')}"
+        )
+    else:
+        advice = f"if that says that nothing is known, set {advice}; else {keep}"
     return DataError(f"{where}, column {name!r}: {found.example!r} among numbers ({found.why(written)}); {advice}")
 
 

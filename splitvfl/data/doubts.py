@@ -17,7 +17,8 @@ the first million is looked at:
     without holes whose frequencies, from the smallest to the largest, go down and up again by more than chance: those
     of counts and grades do not.
 ``numbers``
-    Text of which half of the different values are numbers (:mod:`splitvfl.data.cell_format`); all rows are looked at.
+    Text of which half of the different values, or half of all, are numbers (:mod:`splitvfl.data.cell_format`); all rows
+    are looked at.
 ``dates``
     Text of which 9 in 10 values look like dates.
 ``variants``

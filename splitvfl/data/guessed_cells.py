@@ -13,7 +13,7 @@ import pyarrow as pa
 from splitvfl.data.cell_format import AS_USUAL, CellFormat, NumbersInText, is_readable, numbers_in_text, read_cells
 from splitvfl.data.chunks import Source
 from splitvfl.data.csv_source import CsvSource
-from splitvfl.data.number_text import PLAIN, NumberStyle
+from splitvfl.data.number_text import PLAIN, NumberStyle, is_gap
 from splitvfl.data.sources import origin_of, read_whole
 from splitvfl.data.tables import is_text
 from splitvfl.wording import shown
@@ -22,14 +22,6 @@ from splitvfl.wording import shown
 _SOME_ROWS: Final = 100_000
 _MOST_GAPS: Final = 3
 _THOUSANDS: Final = (",", ".", " ", "'")
-# What says in a column of numbers that nothing is known, beside signs such as "?", and what pandas knows.
-_GAP_WORDS: Final = frozenset(
-    (
-        *("blank", "desconocido", "empty", "inconnu", "k.a.", "k. a.", "keine angabe", "missing", "n.a.", "n.d.", "nd"),
-        *("nil", "none", "not applicable", "not available", "s/d", "unavailable", "unbekannt", "undefined", "unknown"),
-        "void",
-    )
-)
 
 
 class GuessedCells(NamedTuple):
@@ -120,11 +112,7 @@ def _format_of(style: NumberStyle, *, typed: bool) -> CellFormat:
 
 def _is_read(found: NumbersInText, style: NumberStyle) -> bool:
     """Return whether all cells are numbers in a style, or say that nothing is known."""
-    return found.style == style and len(found.odd) <= _MOST_GAPS and all(map(_is_gap, found.odd))
-
-
-def _is_gap(word: str) -> bool:
-    return not any(map(str.isalnum, word)) or word.strip().casefold() in _GAP_WORDS
+    return found.style == style and len(found.odd) <= _MOST_GAPS and all(map(is_gap, found.odd))
 
 
 def _said(name: str, written: CellFormat, found: Mapping[str, NumbersInText]) -> Iterator[str]:

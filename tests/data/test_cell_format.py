@@ -130,6 +130,63 @@ def test_numbers_that_are_written_otherwise_name_the_settings_and_are_read_with_
     assert values(loaded(path, **settings, scale="none")) == [round(float(cell), 2) for cell in plain]
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+@pytest.mark.parametrize(("pattern", "unit"), [("{} bhp", "bhp"), ("Rs. {}", "Rs."), ("EUR {}", "EUR")])
+def test_any_common_unit_is_named_and_read(pattern: str, unit: str, name: str, tmp_path: Path) -> None:
+    path = write(tmp_path, [pattern.format(cell) for cell in POINTS], name)
+
+    with pytest.raises(DataError, match=r"'a': .* is text, and looks like a number") as error:
+        loaded(path)
+
+    assert f"units=['{unit}']" in str(error.value)
+    assert values(loaded(path, units=[unit], scale="none")) == [float(cell) for cell in POINTS]
+    with pytest.raises(DataError) as error:
+        loaded(path, units=["kWh"])
+    assert f"units=['kWh', '{unit}']" in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_a_form_that_no_setting_reads_is_to_be_converted(name: str, tmp_path: Path) -> None:
+    cells = [f"€{row + 1.5}M" if row % 2 else f"€{row + 1}K" for row in range(ROWS)]
+    path = write(tmp_path, list(cells), name)
+
+    with pytest.raises(DataError, match=r"no setting reads '€…[MK]', '€…[MK]'; convert the column"):
+        loaded(path)
+    with pytest.raises(DataError, match="no setting reads"):
+        loaded(path, units=["€"], decimal=".")
+    with pytest.raises(DataError, match=r"no setting reads '€…[MK]', '€…[MK]'; convert the column"):
+        ingest(path, out=tmp_path / "out", **TestIngest.PARTIES)
+    assert "a=€11K" in loaded(path, text_columns="a")["lab"].numeric_names
+    with pytest.warns(DoubtWarning, match=r"no setting reads '€…[MK]', '€…[MK]', convert the column"):
+        TestFrames().joined(cells)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+@pytest.mark.parametrize("word", ["K", "First", "31-33", "<0.02"])
+def test_a_word_that_may_be_a_category_is_not_called_missing(word: str, name: str, tmp_path: Path) -> None:
+    path = write(tmp_path, with_cells(POINTS, _29=word), name)
+
+    with pytest.raises(DataError) as error:
+        loaded(path)
+
+    assert f"{word!r} among numbers" in str(error.value)
+    assert "missing_values=" not in str(error.value)
+    assert "text_columns or categorical_columns" in str(error.value)
+    with pytest.warns(DoubtWarning) as warned:
+        TestFrames().joined(with_cells(POINTS, _29=word))
+    assert "missing_values" not in str(warned[0].message)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_numbers_in_half_of_the_rows_are_numbers(name: str, tmp_path: Path) -> None:
+    path = write(tmp_path, [str(row % 3) if row > 5 else f"ca {row}, note" for row in range(ROWS)], name)
+
+    with pytest.raises(DataError, match=r"'ca 0, note' among numbers .6 of 40 values are no numbers"):
+        loaded(path)
+    with pytest.raises(DataError, match=r"'ca 0, note' among numbers .6 of 40 values are no numbers"):
+        ingest(path, out=tmp_path / "out", **TestIngest.PARTIES)
+
+
 def test_all_columns_of_a_file_are_named_at_once(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("a,b,c,label\n" + "".join(f"${row},{row}%,({row + 1}),{row % 2}\n" for row in range(ROWS)))
@@ -190,7 +247,9 @@ def test_a_number_may_say_that_nothing_is_known(name: str, missing: Any, tmp_pat
 def test_a_declared_column_is_text(name: str, declared: dict[str, str], tmp_path: Path) -> None:
     path = write(tmp_path, [["1", "2", "3", "4+"][row % 4] for row in range(ROWS)], name)
 
-    with pytest.raises(DataError, match=r"'4\+' among numbers .*; correct it"):
+    with pytest.raises(
+        DataError, match=r"'4\+' among numbers .*codes or categories.*text_columns or categorical_columns"
+    ):
         loaded(path)
     assert loaded(path, **declared)["lab"].numeric_names == ("a=1", "a=2", "a=3", "a=4+")
 
@@ -365,7 +424,7 @@ class TestBoundedMemory:
         assert watch.style is None
 
     def test_it_judges_as_a_table_in_memory(self) -> None:
-        for cells in (["1", "2", "x"], ["x", "1", "y"], ["00501", "?"], ["1,5", "2,25"]):
+        for cells in (["1", "2", "x"], ["x", "1", "y"], ["00501", "?"], ["1,5", "2,25"], [*"abcd12", *"311312"]):
             watch = TextWatch(CellFormat())
             for cell in cells:
                 watch.add(pa.array([cell]))
