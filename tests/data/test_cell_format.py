@@ -333,7 +333,7 @@ class TestFrames:
             "id": "id",
         }
 
-        with pytest.raises(DataError, match=r"points.csv, .*decimal=\{'lab': ...\} in Python"):
+        with pytest.raises(DataError, match=r"points.csv, .*SETTING=\{'lab': ...\} in Python"):
             from_tables(**both, decimal=",")
         data = from_tables(**both, decimal={"active": ","}, scale="none")
         assert data.active.numeric_names == ("a", "b")
