@@ -216,7 +216,7 @@ class RequestReader:
             if text and fitted.column not in written.text:
                 value = without_gaps(pa.array([value]), written)[0].as_py()
             elif not text:
-                found = read_numbers(pa.array([value]), written)
+                found = read_numbers(pa.array([value]), written, unit=written.column_units.get(fitted.column))
                 if isinstance(found, Mistake):
                     raise RequestMistake(
                         f"expected {_kind(fitted)}, as in the file that was trained on, got {_shown(value)}",

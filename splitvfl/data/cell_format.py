@@ -45,6 +45,7 @@ Place = Callable[[int], str]
 """Says where a row stands."""
 
 MOST_VALUES: Final = 1 << 16
+_UNIT: Final = b"splitvfl.unit"
 _ODD_SHOWN: Final = 3
 _MOST_ODD: Final = 1000
 _DECIMALS: Final = (".", ",")
@@ -60,6 +61,8 @@ class CellFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         thousands: What stands between groups of three digits; ``None``: nothing does.
         units: What stands before or behind a number, and is left out; ``"()"`` for accounting brackets.
         text: Columns whose cells stay as they stand.
+        column_units: The unit that each column of numbers had when it was learned from, ``""`` where it had none; empty
+            before that, and where no units are named.
 
     Raises:
         ArgumentError: If a separator is none, or both are the same.
@@ -70,6 +73,7 @@ class CellFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     thousands: str | None = None
     units: tuple[str, ...] = ()
     text: tuple[str, ...] = ()
+    column_units: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         """Check the separators and the units."""
@@ -171,8 +175,14 @@ class Mistake(NamedTuple):
         return f"; if it says that nothing is known, set {missing}"
 
 
-def read_numbers(cells: pa.Array, written: CellFormat) -> pa.Array | Mistake:
-    """Return text as numbers, or the first cell that is none: int64 if all are whole, else float64."""
+def read_numbers(cells: pa.Array, written: CellFormat, *, unit: str | None = None) -> pa.Array | Mistake:
+    """Return text as numbers, or the first cell that is none: int64 if all are whole, else float64.
+
+    Args:
+        cells: The text.
+        written: How it is written.
+        unit: The unit that all cells but zeros must have; ``None``: that of the first.
+    """
     found = cells.dictionary_encode()
     indices = found.indices.to_numpy(zero_copy_only=False)
     values = pc.utf8_trim_whitespace(found.dictionary)
@@ -184,8 +194,10 @@ def read_numbers(cells: pa.Array, written: CellFormat) -> pa.Array | Mistake:
         return Mistake(row, cells[row].as_py())
     fits = _numpy(numeric)
     numbers = to_numbers(values.filter(numeric), written.style)
-    if written.units and (mistake := _other_unit(cells, values, numbers, fits, indices, written.style)) is not None:
-        return mistake
+    if written.units:
+        mistake = _other_unit(cells, values, numbers, fits, indices, written.style, unit)
+        if mistake is not None:
+            return mistake
     places = pa.array(np.cumsum(fits) - 1, pa.int64(), mask=~fits)
     return without_sentinels(numbers.take(places).take(found.indices), written)
 
@@ -203,21 +215,37 @@ def _first_row(indices: Any, wanted: Any) -> int:
 
 
 def _other_unit(
-    cells: pa.Array, values: pa.Array, numbers: pa.Array, fits: Any, indices: Any, style: NumberStyle
+    cells: pa.Array,
+    values: pa.Array,
+    numbers: pa.Array,
+    fits: Any,
+    indices: Any,
+    style: NumberStyle,
+    unit: str | None,
 ) -> Mistake | None:
-    """Return the first cell of another unit than the first one has; zero needs none."""
+    """Return the first cell of another unit than is known, or than the first one has; zero needs none."""
     units = np.array(units_of(values, style).to_pylist(), dtype=object)
     counts = fits.copy()
     counts[fits] = numbers.to_numpy(zero_copy_only=False) != 0
     if not counts.any():
         return None
-    first = cells[_first_row(indices, counts)].as_py()
-    unit = units_of(pa.array([first.strip()]), style)[0].as_py()
+    than = f"than the training had ({unit or 'none'})"
+    if unit is None:
+        first = cells[_first_row(indices, counts)].as_py()
+        unit, than = units_of(pa.array([first.strip()]), style)[0].as_py(), f"than {first!r}"
     other = counts & (units != unit)
     if not other.any():
         return None
     row = _first_row(indices, other)
-    return Mistake(row, cells[row].as_py(), f", of another unit than {first!r}")
+    return Mistake(row, cells[row].as_py(), f", of another unit {than}")
+
+
+def unit_in(cells: pa.Array, written: CellFormat) -> str:
+    """Return the unit of text that is read as numbers; empty where it has none."""
+    values = pc.utf8_trim_whitespace(pc.unique(cells).drop_null())
+    values = values.filter(is_written(values, written.style))
+    units = units_of(values, written.style)
+    return next((unit for unit in units.to_pylist() if unit), "")
 
 
 def without_sentinels(column: pa.Array, written: CellFormat) -> pa.Array:
@@ -528,7 +556,7 @@ def read_cells(
         DataError: If a column of a file looks like numbers and is not read as such, or looks like dates.
     """
     judged, declared = set(judged), set(declared)
-    wanted, changed = judged | declared, dict[str, pa.Array]()
+    wanted, changed, units = judged | declared, dict[str, pa.Array](), dict[str, str]()
     odd: dict[str, NumbersInText] = {}
     dates: dict[str, str] = {}
     for name, chunked in zip(table.column_names, table.columns, strict=True):
@@ -540,7 +568,7 @@ def read_cells(
             continue
         found = numbers_in_text(column, written) if name in judged else None
         if found is not None and is_readable(found, written, typed=origin.typed):
-            changed[name] = _numbers(name, column, origin, written)
+            changed[name] = _numbers(name, column, origin, written, units)
             continue
         if found is not None and origin.is_file:
             odd[name] = found
@@ -551,11 +579,13 @@ def read_cells(
         raise _all_refused(odd, origin, written)
     if dates:
         raise dates_refused(dates, origin.name)
-    return replaced(table, changed)
+    return replaced(table, changed, units)
 
 
-def _numbers(name: str, column: pa.Array, origin: Origin, written: CellFormat) -> pa.Array:
+def _numbers(name: str, column: pa.Array, origin: Origin, written: CellFormat, units: dict[str, str]) -> pa.Array:
     numbers = read_numbers(column, written)
+    if written.units:
+        units[name] = unit_in(column, written)
     if isinstance(numbers, Mistake):
         raise no_number(name, numbers, origin.place, written)
     return numbers
@@ -574,13 +604,38 @@ def _all_refused(odd: Mapping[str, NumbersInText], origin: Origin, written: Cell
     return DataError(f"{error}; the same holds for {shown}{more}")
 
 
-def replaced(table: pa.Table, changed: Mapping[str, pa.Array]) -> pa.Table:
-    """Return a table in which some columns are others."""
+def column_units(table: pa.Table, columns: Collection[str]) -> dict[str, str]:
+    """Return the unit that each of these columns of numbers was written with; empty where there was none."""
+    fields = [table.schema.field(name) for name in columns if is_number(table.column(name))]
+    return {field.name: (field.metadata or {}).get(_UNIT, b"").decode() for field in fields}
+
+
+def replaced(table: pa.Table, changed: Mapping[str, pa.Array], units: Mapping[str, str] | None = None) -> pa.Table:
+    """Return a table in which some columns are others, each with the unit that it was written with."""
     if not changed:
         return table
     columns = [changed.get(field.name, column) for field, column in zip(table.schema, table.columns, strict=True)]
     fields = [field.with_type(column.type) for field, column in zip(table.schema, columns, strict=True)]
+    for place, field in enumerate(fields):
+        if field.name in (units or {}):
+            fields[place] = field.with_metadata({**(field.metadata or {}), _UNIT: (units or {})[field.name]})
     return pa.Table.from_arrays(columns, schema=pa.schema(fields)).combine_chunks()
+
+
+def _check_bare(name: str, column: pa.Array, written: CellFormat, place: Place, *, typed: bool) -> None:
+    """Refuse numbers without a unit in a file, where training had one: they may be of any other; zero is the same."""
+    unit = written.column_units.get(name)
+    if typed or not unit:
+        return
+    other = pc.not_equal(column.cast(pa.float64(), safe=False), 0.0).fill_null(False)
+    if pc.any(other).as_py():
+        row = pc.index(other, True).as_py()
+        raise no_number(
+            name,
+            Mistake(row, str(column[row].as_py()), f", of another unit than the training had ({unit})"),
+            place,
+            written,
+        )
 
 
 def as_trained(
@@ -611,10 +666,11 @@ def as_trained(
             if is_text(column) and name not in written.text:
                 changed[name] = without_gaps(column, written)
         elif is_text(column):
-            found = read_numbers(column, written)
+            found = read_numbers(column, written, unit=written.column_units.get(name))
             if isinstance(found, Mistake):
                 raise no_number(name, found, place, written)
             changed[name] = found
         else:
             changed[name] = without_sentinels(column, written)
+            _check_bare(name, changed[name], written, place, typed=typed)
     return replaced(table, changed)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from splitvfl.data.cell_format import CellFormat, Origin, numbers_in_text, read_cells
+from splitvfl.data.cell_format import CellFormat, Origin, column_units, numbers_in_text, read_cells
 from splitvfl.data.columns import Columns, PartyData, Provenance, Records, VerticalData
 from splitvfl.data.doubts import Doubt, doubts_of, label_doubts
 from splitvfl.data.encoding import Encoded, FittedEncoding
@@ -221,7 +221,8 @@ def fit(
     if not written.is_given:
         return fitted
     text = tuple(name for name in columns if name in written.text)
-    return msgspec.structs.replace(fitted, written=msgspec.structs.replace(written, text=text))
+    units = column_units(table, columns) if written.units else {}
+    return msgspec.structs.replace(fitted, written=msgspec.structs.replace(written, text=text, column_units=units))
 
 
 def check_input(party: PartyClaim, encoded: Encoded, train: Rows, *, source: str) -> None:

@@ -443,3 +443,23 @@ def test_a_number_that_is_missing_is_one_in_the_style_of_the_file(missing: objec
     assert found.to_pylist() == [1.5, None, -2.5]
     assert cell_format([-0.5], ",", None, ()).missing_values == ("-0,5",)
     assert cell_format([float("nan")], ",", None, ()).missing_values == ("nan",)
+
+
+UNITS: dict[str, Any] = {"units": ["%", "‰", "$", "kg", "g"], "missing": "indicator"}
+
+
+@pytest.mark.parametrize("trained", ["{} kg", "{}%", "{}"])
+@pytest.mark.parametrize("now", ["{} kg", "{} g", "{}%", "{}‰", "${}", "{}"])
+def test_new_records_have_the_unit_that_the_training_had(trained: str, now: str, tmp_path: Path) -> None:
+    files = [
+        write(tmp_path, [one.format(cell) for cell in POINTS], f"{name}.csv")
+        for name, one in (("old", trained), ("new", now))
+    ]
+    spec = TableSpec(source=files[0], id_column="id", drop=["b", "label"], **UNITS)
+    fitted = load_party(spec, PartyClaim("lab", "passive")).encoding
+
+    if now == trained:
+        assert read_new_records(files[1], name="lab", role="passive", encoding=fitted).data.test.count == ROWS
+        return
+    with pytest.raises(DataError, match=r"new.csv, line 3, column 'a': .* of another unit than the training had"):
+        read_new_records(files[1], name="lab", role="passive", encoding=fitted)
