@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from splitvfl.cut.views import GRADIENTS, Shown
 from splitvfl.data.columns import Records
-from splitvfl.errors import ConfigError
+from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, active_evaluation
 from splitvfl.exchange.noise import HdpNoiseSettings, NoiseSettings, SumNoiseSettings
 from splitvfl.messaging.conversation import Half, Outbox
@@ -30,6 +30,17 @@ NO_PENALTIES = (
 NO_PENALTIES_BESIDE_NOISE = (
     "what exchange.noise is calculated for is stated of training without penalties; leave one of the two out"
 )
+
+
+def check_words(*, approximation: str = "exact", own_part: str = "exact") -> None:
+    """Check settings that are one of a few words.
+
+    Raises:
+        ArgumentError: If one is another word.
+    """
+    for name, given, known in (("approximation", approximation, Approximation), ("own_part", own_part, OwnPart)):
+        if given not in get_args(known):
+            raise ArgumentError(f"expected {name} one of {', '.join(get_args(known))}, got {given!r}")
 
 
 class Side(ABC):

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from splitvfl.data.columns import Records
 from splitvfl.errors import ArgumentError, ConfigError, ProtocolError
-from splitvfl.exchange.base import Approximation, Side
+from splitvfl.exchange.base import Approximation, Side, check_words
 from splitvfl.exchange.paillier import EncryptedExchange, scatter
 from splitvfl.exchange.residue import ResidueActive, ResiduePassive, column_of
 from splitvfl.exchange.selection import (
@@ -104,6 +104,7 @@ class Hybrid(EncryptedExchange):
         selection_seed_for_experiments: Annotated[int, Field(ge=0)] | None = None,
         **common: Any,
     ) -> None:
+        check_words(approximation=approximation)
         super().__init__(**common)
         self.secret_batch = SecretBatch(epsilon, share)
         self.approximation = approximation

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from splitvfl.cut.views import SUMS
 from splitvfl.data.columns import Records
-from splitvfl.exchange.base import Approximation, Exchange, Side
+from splitvfl.exchange.base import Approximation, Exchange, Side, check_words
 from splitvfl.exchange.linear import check_top, columns_of, learn_sum, weight_of
 from splitvfl.exchange.split import ActiveSide
 from splitvfl.exchange.split_step import gradient_of
@@ -51,6 +51,7 @@ class Oracle(Exchange):
     )
 
     def __init__(self, *, approximation: Approximation = "exact", own_part: OwnPart = "exact") -> None:
+        check_words(approximation=approximation, own_part=own_part)
         self.approximation, self.own_part = approximation, own_part
 
     def terms(self) -> dict[str, object]:

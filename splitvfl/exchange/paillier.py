@@ -25,7 +25,7 @@ from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.cut.views import SUMS
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import ConfigError, CryptoError, DataError, ProtocolError, ReplayError, SumError, WorkerError
-from splitvfl.exchange.base import Exchange, Side
+from splitvfl.exchange.base import Exchange, Side, check_words
 from splitvfl.exchange.linear import check_defenses, check_top, weight_of
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching, member_roll_call, vouching_terms
 from splitvfl.hooks import hook_name
@@ -269,6 +269,7 @@ class EncryptedExchange(Exchange):
         vouching: Vouching = UNSIGNED,
         own_part: OwnPart = "exact",
     ) -> None:
+        check_words(own_part=own_part)
         self.rows = rows
         self.own_part = own_part
         self.encryption = encryption

@@ -30,7 +30,7 @@ from splitvfl.crypto.owner import Owner
 from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.data.columns import Records
 from splitvfl.errors import ConfigError
-from splitvfl.exchange.base import Approximation, Side
+from splitvfl.exchange.base import Approximation, Side, check_words
 from splitvfl.exchange.linear import columns_of, learn_sum, with_one
 from splitvfl.exchange.noise import SumNoiseSettings
 from splitvfl.exchange.paillier import COLUMNS, KEY, EncryptedExchange, PartySide, PassiveSide, awaited_bytes, scatter
@@ -84,6 +84,7 @@ class Residue(EncryptedExchange):
         sum_noise: SumNoiseSettings | None = None,
         **common: Any,
     ) -> None:
+        check_words(approximation=approximation)
         super().__init__(**common)
         self.approximation = approximation
         self.sum_noise = sum_noise

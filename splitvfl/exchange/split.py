@@ -13,7 +13,7 @@ from pydantic import Field
 from splitvfl.cut.chain import DefenseChain
 from splitvfl.data.columns import Records
 from splitvfl.errors import ArgumentError, ConfigError
-from splitvfl.exchange.base import Exchange, Side
+from splitvfl.exchange.base import Exchange, Side, check_words
 from splitvfl.exchange.in_flight import PassiveInFlight
 from splitvfl.exchange.noise import HdpNoiseSettings
 from splitvfl.exchange.receiver_clips import NO_CLIPS, ReceiverClips
@@ -68,6 +68,7 @@ class Split(Exchange):
         noise: HdpNoiseSettings | None = None,
         in_flight: Annotated[int, Field(ge=0, le=MOST_IN_FLIGHT)] = 0,
     ) -> None:
+        check_words(own_part=own_part)
         if not 0 <= in_flight <= MOST_IN_FLIGHT:
             raise ArgumentError(f"in_flight must be 0 to {MOST_IN_FLIGHT} batches, got {in_flight}")
         if in_flight and noise is not None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from splitvfl.defenses import Isotropic, LaplaceResidue, MultiplicativeLaplaceResidue
-from splitvfl.errors import ConfigError, PrivacyError
+from splitvfl.errors import ArgumentError, ConfigError, PrivacyError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.coordinator import Coordinator
 from splitvfl.exchange.hybrid import Hybrid
@@ -185,3 +185,19 @@ def test_nothing_is_promised_of_a_run_where_one_party_gets_residues_as_they_are(
     told = promises_of(trainer.active, 3, own_part="sent")[-1]
 
     assert told.startswith("laplace-residue: of the whole run nothing is promised: shop gets residues without it")
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: Oracle(own_part="taylor"), "own_part"),
+        (lambda: Oracle(approximation="tailor"), "approximation"),
+        (lambda: Split(own_part="all"), "own_part"),
+        (lambda: Residue(rows=8, approximation="sigmoid"), "approximation"),
+        (lambda: Residue(rows=8, own_part="none"), "own_part"),
+        (lambda: Hybrid(rows=8, epsilon=1.0, share=0.25, approximation="sigmoid"), "approximation"),
+    ],
+)
+def test_another_word_is_refused_when_an_exchange_is_made(make: Any, named: str) -> None:
+    with pytest.raises(ArgumentError, match=f"expected {named} one of .*exact"):
+        make()
