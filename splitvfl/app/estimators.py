@@ -388,7 +388,7 @@ class SplitRegressor(RegressorMixin, _SplitEstimator):  # type: ignore[misc]
     def _labels(self, y: Any, loss: Loss | None) -> tuple[Labels, Task]:
         values = column_or_1d(_on_cpu(y), warn=True, dtype=np.float64)
         assert_all_finite(values, input_name="y")
-        if len(values) and (values == values[0]).all():
+        if len(values) > 1 and (values == values[0]).all():
             raise ArgumentError(f"expected labels that differ, got {values[0]:g} in all {len(values)} records")
         if loss is not None:  # of counts, amounts, or with settings in the unit of the label
             self._centre, self._spread = 0.0, 1.0

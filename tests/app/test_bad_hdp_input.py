@@ -149,7 +149,7 @@ IN_A_FILE: dict[str, tuple[dict[str, str], str]] = {
     ),
     "early stopping": ({"train": ", early_stopping: {}"}, "train.early_stopping: .* leave it out"),
     # Records.
-    "a record twice": ({"data": table("twice")}, "id column 'id' of twice.csv holds 0 in rows 0 and 1 .* take all but"),
+    "a record twice": ({"data": table("twice")}, "id '0' is there already in twice.csv, row 0 .* take all but"),
     "rows of any norm": (
         {"model": "logistic-regression"},
         "model.row_norm: .* with row_norm: 1.0 longer rows are scaled",

@@ -277,7 +277,7 @@ SHOWN = {
     "network={token: [hunter2]}": "network={token: (not shown)}",
     "defenses=['noise(seed_for_experiments=7)']": "defenses=[noise(seed_for_experiments=(not shown)]",
     "noise(seed_for_experiments=7)": "noise(seed_for_experiments=(not shown)",
-    "train.lr=1e-2 # /home/anna": "train.lr=0.01",
+    "train.lr=1e-2 # /home/anna": "train.lr=…/anna",
     "data={path: /home/anna": "data=(not shown)",
     "train.lr=1e-2": "train.lr=1e-2",
     "defenses=[]": "defenses=[]",

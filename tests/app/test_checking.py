@@ -88,7 +88,10 @@ def test_all_is_told_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -
         (lambda frame: frame.assign(default=np.arange(100) % 4), "data.task: multiclass if they are classes"),
         (lambda frame: frame.assign(default=np.where(frame["default"] == 1, "yes", "no")), "data.positive, the value"),
         (lambda frame: frame.assign(born="2020-01-01"), "days since a day"),
-        (lambda frame: frame.assign(usage=[None, *range(99)]), "data.missing: indicator fills in the median"),
+        (
+            lambda frame: frame.assign(usage=[None, *range(99)]),
+            "data.missing: indicator, set before training, fills in the median",
+        ),
     ],
 )
 def test_mistakes_are_told_in_the_words_of_the_file(

@@ -634,7 +634,7 @@ def test_json_holds_all_of_it_and_is_the_owners_alone(here: Path) -> None:
         (["nowhere.yaml"], "no such file"),
         (["four.yaml", "model=mlp", "--classes", "2"], "is not linear"),
         (["four.yaml", "parties.telecom.columns=[plan]", "data.categorical=index"], "no columns of numbers"),
-        (["four.yaml", "parties.telecom.columns=[same]"], "none of telecom's columns varies"),
+        (["four.yaml", "parties.telecom.columns=[same]"], "passive party 'telecom' has no input left"),
         (["four.yaml", "--classes", "1"], "at least 2 classes"),
         (["four.yaml", "--judged", "0"], "at least 1 record"),
         (["four.yaml", "--model", "nowhere"], "expected a trained half"),

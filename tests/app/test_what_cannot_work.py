@@ -82,7 +82,7 @@ def experiment(tmp_path: Path) -> Path:
         ("model=mine:NoBottom", "make_bottom of mine:NoBottom must return a torch.nn.Module, got NoneType"),
         ("model=mine:NoTop", "make_top of mine:NoTop must return a torch.nn.Module, got str"),
         ("model=mine:Raises", "make_bottom of mine:Raises failed: KeyError: 'width' (mine.py, line 27)"),
-        ("model=mine:TooWide", "the bottom of lab, Linear, failed: RuntimeError"),
+        ("model=mine:TooWide", "the first layer of the bottom model of lab takes rows of width 21, and gets 20"),
         ("defenses=[mine:Defense]", "expected __call__(self, message, secrets, /)"),
         ("attacks=[mine:Attack]", "expected __call__(self, view, /)"),
         ("exchange=mine:Silent", "exchange Silent: active and passive must each return a Side, got NoneType"),
