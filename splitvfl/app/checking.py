@@ -335,7 +335,7 @@ def _checked_folder(config: ExperimentConfig, folder: Path, tell: Callable[[str]
         if place is None:
             tell(
                 f"run: the files of the earlier run were being moved when that start ended; these settings are not "
-                f"compared with it. Start it {unless}, or check again after that"
+                f"compared with it. Start it {'without --overwrite' if alone else 'with --resume'}, or check after that"
             )
         return place
     if has_checkpoint(folder):

@@ -101,7 +101,7 @@ LOG_EVERY = 10
 
 
 def _known_by(seed: int | None) -> str:
-    """Return a word by which two seeds of noise can be compared, and neither be read."""
+    """Return a word by which two seeds of noise are compared; whoever tries seeds finds it, so it hides nothing."""
     return "not fixed" if seed is None else f"fixed, {hashlib.sha256(str(seed).encode()).hexdigest()[:12]}"
 
 

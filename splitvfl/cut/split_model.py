@@ -437,13 +437,21 @@ def refuse_width(called: str, half: nn.Module, given: Mapping[str, Any], error: 
         ArgumentError: If that is why.
     """
     widths = {party: part.shape[1] for party, part in given.items() if isinstance(part, Tensor) and part.dim() == 2}
-    first = next((layer for layer in half.modules() if isinstance(layer, nn.Linear)), None)
+    leaves = (layer for layer in half.modules() if not any(True for _ in layer.children()))
+    # What keeps rows as they are may come before; behind anything else a linear layer has another input.
+    first = next((layer for layer in leaves if not _keeps_rows(layer)), None)
     got = sum(widths.values())
-    if first is not None and len(widths) == len(given) and first.in_features != got:
+    if isinstance(first, nn.Linear) and len(widths) == len(given) and first.in_features != got:
         parts = ", ".join(f"{width} of {party}" for party, width in widths.items())
         raise ArgumentError(
             f"the first layer of the {called} takes rows of width {first.in_features}, and gets {got}: {parts}"
         ) from error
+
+
+def _keeps_rows(layer: nn.Module) -> bool:
+    """Return whether what a layer puts out has the width of what it was given."""
+    by_numbers = type(layer).__module__ == "torch.nn.modules.activation" and not any(True for _ in layer.parameters())
+    return by_numbers or isinstance(layer, nn.Identity | nn.Dropout | nn.Flatten)
 
 
 def call_top(top: nn.Module, activations: list[Tensor], active: Any) -> Tensor:

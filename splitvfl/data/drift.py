@@ -33,7 +33,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from splitvfl.errors import ArgumentError, DriftError
+from splitvfl.errors import ArgumentError, DataError, DriftError
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64 | np.int32]
@@ -57,6 +57,7 @@ _FIGURES: Final = 3
 _TAIL: Final = 10
 # Counts of a category beyond the smallest one listed that are told apart.
 _TOLD_APART: Final = 100
+_MOST_RECORDS: Final = 1 << 53
 _BETS: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 0.95)
 
 
@@ -74,6 +75,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         listed: How many listed categories have so many training records: pairs of records and categories, ascending.
             The last one stands for more records as well. They say how many categories training can have missed.
         cut: Training records of a category that were too few to list it, at most.
+
+    Raises:
+        ArgumentError: If numbers do not fit together: a profile may come from somebody else's folder.
     """
 
     rows: int = 0
@@ -85,6 +89,19 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unlisted: int = 0
     listed: tuple[tuple[int, int], ...] = ()
     cut: int = 0
+
+    def __post_init__(self) -> None:
+        """Check that the numbers fit together."""
+        pairs = [number for pair in self.listed for number in pair]
+        whole = (self.rows, self.gaps or 0, self.unlisted, self.cut, *self.counts, *pairs)
+        of_numbers = self.low is not None or bool(self.edges)
+        if (
+            not all(0 <= number <= _MOST_RECORDS for number in whole)
+            or (self.rows and (self.gaps or 0) > self.rows)
+            or any(one > other for one, other in pairwise(self.edges))
+            or (of_numbers and self.counts and len(self.counts) != len(self.edges) + 1)
+        ):
+            raise ArgumentError("expected the profile of a column, whose numbers fit together")
 
 
 def profile_of_numbers(values: Floats, *, low: float | None = None, high: float | None = None) -> Profile:
@@ -156,6 +173,9 @@ class Counts(msgspec.Struct, kw_only=True):
         outside: Those with a value outside the training range.
         unknown: Those of a category that is not listed.
         bins: Those of each bin.
+
+    Raises:
+        ArgumentError: If there are more of some kind than records.
     """
 
     rows: int = 0
@@ -163,6 +183,12 @@ class Counts(msgspec.Struct, kw_only=True):
     outside: int = 0
     unknown: int = 0
     bins: list[int] = []
+
+    def __post_init__(self) -> None:
+        """Check that the numbers fit together: they may come from somebody else's folder."""
+        parts = (self.missing, self.outside, self.unknown, sum(self.bins), *self.bins)
+        if not all(0 <= number <= self.rows <= _MOST_RECORDS for number in parts):
+            raise ArgumentError("expected what was counted of a column, no part of it more than its records")
 
     def add(self, other: Counts) -> None:
         """Add what was counted of further records."""
@@ -318,6 +344,9 @@ def stability_index(counts: Counts, profile: Profile, *, chance: float = _CHANCE
         profile: What was counted against.
         chance: In which fraction of cases chance may explain more.
 
+    Raises:
+        DataError: If they have other bins.
+
     >>> profile = profile_of_numbers(np.arange(1000.0))
     >>> index, by_chance = stability_index(counted_numbers(np.full(500, 2000.0), profile), profile)
     >>> round(index, 1), round(by_chance, 2)
@@ -328,6 +357,8 @@ def stability_index(counts: Counts, profile: Profile, *, chance: float = _CHANCE
     sample, rows = sum(profile.counts) + (profile.gaps or 0), counts.rows - counts.unknown
     if not profile.counts or not rows:
         return None, 0.0
+    if len(counts.bins) != len(profile.counts):
+        raise DataError(f"expected the counts of {len(profile.counts)} bins as in training, got {len(counts.bins)}")
     before = np.array([*profile.counts, profile.gaps or 0], float)
     now = np.array([*counts.bins, counts.missing], float)
     used = (before + now) > 0

@@ -36,6 +36,8 @@ Codes = npt.NDArray[np.int64 | np.int32]
 
 _FINITE: Final = "write a finite number, or nothing where it is not known"
 
+_LONGEST_LIST: Final = 1 << 20
+
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
@@ -278,12 +280,20 @@ class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         lists: Columns of lists that some of them are places of, and how long the lists are.
         profiles: What the training values looked like, by column, to find drift in new ones. Empty where an earlier
             version fitted, and where public ranges stand in place of what training rows show.
+
+    Raises:
+        ArgumentError: If lists are longer than a table has columns: an encoding may come from somebody else's folder.
     """
 
     columns: tuple[FittedNumbers | FittedCategories, ...]
     written: CellFormat = AS_USUAL
     lists: dict[str, int] = {}
     profiles: dict[str, Profile] = {}
+
+    def __post_init__(self) -> None:
+        """Check the lengths of lists, before memory is taken for their places."""
+        if not all(0 < length <= _LONGEST_LIST for length in self.lists.values()):
+            raise ArgumentError(f"expected lists of 1 to {_LONGEST_LIST:,} numbers")
 
     @property
     def text_columns(self) -> tuple[str, ...]:

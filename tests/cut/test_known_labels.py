@@ -45,6 +45,8 @@ def test_records_keep_their_ids_in_every_batch_and_order() -> None:
     for rows in (torch.arange(6), torch.tensor([3, 1, 1, 5]), torch.arange(6).flip(0)):
         step(model, rows, ids[rows])
 
+    assert model.cut.steps == 3
+
 
 def test_a_label_defense_counts_as_a_hook_and_a_bare_model_has_nothing_to_mix() -> None:
     bare, defended = (SplitModel(nn.Linear(2, 2), nn.Linear(2, 1)) for _ in range(2))

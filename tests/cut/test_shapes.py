@@ -70,6 +70,13 @@ def test_another_failure_stays_what_it_is() -> None:
         SplitModel(nn.Linear(6, 2), Failing(2, 1))(INPUT)
 
 
+def test_a_linear_layer_behind_another_one_is_not_named() -> None:
+    """Its input is not what the bottom was given, and it is not what failed."""
+    bottom = nn.Sequential(nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(8, 2))
+    with pytest.raises(RuntimeError, match="channels"):
+        SplitModel(bottom, nn.Linear(2, 1))(torch.ones(3, 16))
+
+
 @pytest.mark.parametrize(
     ("bottom", "top", "told", "sent"),
     [

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
+from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -29,7 +31,7 @@ from splitvfl.data.drift import (
 from splitvfl.data.encoding import Encoding, FittedEncoding
 from splitvfl.data.fitting import fit_encoding
 from splitvfl.data.ranges import Ranges
-from splitvfl.errors import ArgumentError, DriftError
+from splitvfl.errors import ArgumentError, DataError, DriftError
 
 Floats = np.ndarray
 
@@ -346,3 +348,31 @@ def test_saturated_scores_are_said_where_they_are_news(before: float | None, dri
     else:
         found.check()
     assert not str(Saturation(fraction=0.5, records=854, in_training=0.0, drifted=True))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"rows": -3},
+        {"rows": 1 << 60},
+        {"gaps": 10**9, "rows": 5},
+        {"counts": (-5, 9)},
+        {"listed": ((-1, 5), (3, 2))},
+        {"cut": -1},
+        {"edges": (1.0, 2.0, 3.0), "counts": (1,)},
+        {"edges": (3.0, 1.0), "counts": (1, 2, 3)},
+        {"low": 0.0, "high": 1.0, "counts": (1, 2, 3)},
+    ],
+)
+def test_a_profile_from_somebody_else_whose_numbers_do_not_fit_is_refused_as_it_is_read(odd: dict[str, Any]) -> None:
+    whole = msgspec.to_builtins(profile_of_numbers(np.arange(4.0))) if "gaps" in odd else {}
+    with pytest.raises(msgspec.ValidationError, match="numbers fit together"):
+        msgspec.json.decode(msgspec.json.encode({**whole, **odd}), type=Profile)
+
+
+@pytest.mark.parametrize("odd", [{"rows": 3, "missing": 4}, {"rows": 3, "bins": [2, 2]}, {"bins": [-1], "rows": 3}])
+def test_counts_from_somebody_else_that_do_not_fit_are_refused_as_they_are_read(odd: dict[str, Any]) -> None:
+    with pytest.raises(msgspec.ValidationError, match="no part of it more than its records"):
+        msgspec.json.decode(msgspec.json.encode(odd), type=Counts)
+    with pytest.raises(DataError, match="counts of 2 bins as in training, got 1"):
+        stability_index(Counts(rows=3, bins=[3]), Profile(rows=4, counts=(2, 2)))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -20,6 +21,7 @@ from splitvfl import from_tables, load
 from splitvfl.data import arrow_source
 from splitvfl.data.arrow_table import as_arrow
 from splitvfl.data.columns import Columns, Records
+from splitvfl.data.encoding import FittedEncoding
 from splitvfl.data.ingest import Shard, ingest_like, ingest_shard, shard_statistics
 from splitvfl.data.new_records import read_new_records
 from splitvfl.data.plain_columns import declared_categories
@@ -375,3 +377,9 @@ def test_a_passive_party_without_any_input_is_an_error(settings: dict[str, Any],
         **settings,
     )
     assert data["lab"].width == 1
+
+
+@pytest.mark.parametrize("length", [0, -1, 1 << 40])
+def test_no_memory_is_taken_for_lists_that_somebody_elses_folder_announces(length: int) -> None:
+    with pytest.raises(msgspec.ValidationError, match="expected lists of 1 to"):
+        msgspec.json.decode(msgspec.json.encode({"columns": [], "lists": {"emb": length}}), type=FittedEncoding)
