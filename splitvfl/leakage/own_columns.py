@@ -6,13 +6,14 @@ No defense at the cut can go below this: the columns themselves tell. It stands 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.special import logit
 from sklearn.decomposition import PCA
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import DataError
+from splitvfl.leakage.drawing import drawn, drawn_of_classes
 from splitvfl.leakage.run_audit import FOLDS
 from splitvfl.metrics import leak_auc, oriented
 
@@ -30,15 +32,14 @@ Matrix = npt.NDArray[np.floating[Any]]
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
-# Enough records for an AUC to two digits, and few enough to take seconds.
-_MAX_RECORDS = 20_000
-# Labels are looked through in pieces of so many.
-_PIECE = 1 << 20
 # A column that varies less than this, in parts of its mean, is constant but for rounding.
 _LEAST_UNIT = 1e-9
 # What was measured in this process, by a digest of the columns and labels: run after run in a notebook, or a sweep, is
-# about the same data, and ten models are fitted for each figure.
+# about the same data, and ten models are fitted for each figure. The newest stay.
 _measured: dict[bytes, OwnColumns] = {}
+_MOST_MEASURED = 32
+# Least probability that a model gives a label: log odds are finite.
+_LEAST_PROBABILITY = 1e-12
 # The same of what the label party's own columns alone tell.
 _measured_alone: dict[bytes, dict[str, float]] = {}
 # Rounds of gradient boosting: few enough for ten models to take seconds.
@@ -51,11 +52,15 @@ class OwnColumns:
 
     Attributes:
         auc: Out-of-fold AUC on the training records.
-        model: ``"logistic regression"`` or ``"gradient boosting"``.
+        model: ``"logistic regression"`` or ``"gradient boosting"``; of numbers ``"ridge regression"`` in place of the
+            first.
+        predicted: What each model predicts of each record out of fold, by its name: log odds ``(n,)`` of two classes,
+            log probabilities ``(n, k)`` of k, and numbers ``(n,)``.
     """
 
     auc: float
     model: str
+    predicted: Mapping[str, Floats] = field(default_factory=dict, compare=False, repr=False)
 
 
 def own_columns_auc(columns: Columns, labels: Tensor, *, seed: int = 0) -> OwnColumns:
@@ -79,39 +84,74 @@ def own_columns_auc(columns: Columns, labels: Tensor, *, seed: int = 0) -> OwnCo
     Raises:
         DataError: If a class has fewer records than folds.
     """
-    chosen = torch.from_numpy(_sample(labels, seed))
-    used = columns.rows(chosen)
-    matrix = np.concatenate([used.numeric.cpu().numpy(), used.categorical.cpu().numpy()], axis=1)
+    chosen = torch.from_numpy(drawn_of_classes(labels, seed))
     truth = labels[chosen.to(labels.device)].cpu().numpy().astype(np.int64)
+    return of_these(columns.rows(chosen), truth, seed=seed)
+
+
+def of_these(used: Columns, truth: npt.NDArray[np.int64], *, seed: int = 0) -> OwnColumns:
+    """Return the same of exactly these records.
+
+    Args:
+        used: Their columns.
+        truth: ``(n,)``, in {0, 1}.
+        seed: Decides the folds, which are those of :func:`folds_of`, and the models' randomness.
+
+    Raises:
+        DataError: If a class has fewer records than folds.
+    """
+    matrix = np.concatenate([used.numeric.cpu().numpy(), used.categorical.cpu().numpy()], axis=1)
     if np.bincount(truth, minlength=2).min() < FOLDS:
         raise DataError(f"each class needs at least {FOLDS} records, got {np.bincount(truth, minlength=2).tolist()}")
-    key = _key(matrix, truth, columns.categorical.shape[1], seed)
+    fields = used.categorical.shape[1]
+    key = key_of(matrix, truth, fields, seed)
+    return measured_once(key, lambda: _better_model(matrix, truth, fields=fields, seed=seed))
+
+
+def folds_of(truth: npt.NDArray[np.int64], seed: int) -> list[tuple[Rows, Rows]]:
+    """Return five pairs of positions: of records to fit to, and of those that are held out; classes have their shares.
+
+    Args:
+        truth: ``(n,)``, the class of each record.
+        seed: Decides the folds.
+    """
+    return list(StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(truth, truth))
+
+
+def measured_once(key: bytes, measure: Callable[[], OwnColumns]) -> OwnColumns:
+    """Return what was measured under a key in this process, or measure it."""
     if key not in _measured:
-        _measured[key] = _better_model(matrix, truth, fields=columns.categorical.shape[1], seed=seed)
+        while len(_measured) >= _MOST_MEASURED:
+            del _measured[next(iter(_measured))]
+        _measured[key] = measure()
     return _measured[key]
 
 
-def _key(matrix: Matrix, truth: npt.NDArray[np.int64], *numbers: int) -> bytes:
+def key_of(matrix: Matrix, truth: npt.NDArray[Any], *numbers: int | None) -> bytes:
     """Return a digest of all that the figure depends on."""
-    described = repr((matrix.shape, matrix.dtype.str, numbers)).encode()
+    described = repr((matrix.shape, matrix.dtype.str, truth.dtype.str, numbers)).encode()
     return sha256(described + np.ascontiguousarray(matrix).tobytes() + truth.tobytes()).digest()
 
 
 def _better_model(matrix: Matrix, truth: npt.NDArray[np.int64], *, fields: int, seed: int) -> OwnColumns:
-    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
     models = classifiers(seed)
     scores = {name: np.zeros(truth.size) for name in models}
-    for fitted, held_out in folds.split(matrix, truth):
+    for fitted, held_out in folds_of(truth, seed):
         inputs, others = _numbers(matrix, fitted, held_out, truth, fields=fields, seed=seed)
         for name, model in models.items():
             scores[name][held_out] = model.fit(inputs, truth[fitted]).predict_proba(others)[:, 1]
-    return better({name: _auc(scores[name], truth) for name in models})
+    return better({name: _auc(scores[name], truth) for name in models}, {name: _odds(scores[name]) for name in models})
 
 
-def better(aucs: Mapping[str, float]) -> OwnColumns:
-    """Return the better one of models, by their AUCs."""
+def _odds(probabilities: Floats) -> Floats:
+    found: Floats = logit(np.clip(probabilities, _LEAST_PROBABILITY, 1.0 - _LEAST_PROBABILITY))
+    return found
+
+
+def better(aucs: Mapping[str, float], predicted: Mapping[str, Floats]) -> OwnColumns:
+    """Return the better one of models, by their AUCs, with what all of them predict."""
     model = max(aucs, key=lambda name: aucs[name])
-    return OwnColumns(aucs[model], model)
+    return OwnColumns(aucs[model], model, predicted)
 
 
 def alone_auc(train: Records, test: Records, *, seed: int = 0) -> float | None:
@@ -152,7 +192,7 @@ def alone_aucs(train: Records, test: Records, *, seed: int = 0) -> Mapping[str, 
     fields = train.columns.categorical.shape[1]
     matrix, rows = np.concatenate([inputs, others]), np.arange(labels.size + truth.size)
     both = np.concatenate([labels, truth])
-    key = _key(matrix, both, labels.size, fields, seed)
+    key = key_of(matrix, both, labels.size, fields, seed)
     if key not in _measured_alone:
         inputs, others = _numbers(matrix, rows[: labels.size], rows[labels.size :], both, fields=fields, seed=seed)
         _measured_alone[key] = {
@@ -165,7 +205,7 @@ def alone_aucs(train: Records, test: Records, *, seed: int = 0) -> Mapping[str, 
 def _matrix_and_truth(records: Records, seed: int) -> tuple[Matrix, npt.NDArray[np.int64]]:
     assert records.labels is not None, "the label party's"
     held = records.labels if records.real is None else records.labels.double().masked_fill(~records.real, torch.nan)
-    chosen = torch.from_numpy(_sample(held, seed))
+    chosen = torch.from_numpy(drawn_of_classes(held, seed))
     used = records.columns.rows(chosen)
     matrix = np.concatenate([used.numeric.cpu().numpy(), used.categorical.cpu().numpy()], axis=1)
     return matrix, records.labels[chosen.to(records.labels.device)].cpu().numpy().astype(np.int64)
@@ -204,7 +244,7 @@ def first_component_auc(columns: Columns, labels: Tensor, *, seed: int = 0) -> f
     component = first_component(columns, labels.numel(), seed=seed)
     if component is None:
         return None
-    chosen = torch.from_numpy(_sample(labels, seed))
+    chosen = torch.from_numpy(drawn_of_classes(labels, seed))
     truth = labels[chosen.to(labels.device)].cpu().numpy().astype(np.int64)
     return oriented(_auc(component(columns.rows(chosen)), truth))
 
@@ -232,14 +272,6 @@ def first_component(columns: Columns, count: int, *, seed: int) -> Callable[[Col
     return lambda asked: (_doubles(asked)[:, varied] - middle) / unit @ component
 
 
-def drawn(count: int, seed: int) -> Tensor:
-    """Return positions of at most 20 000 of so many records, in order, drawn whatever their labels."""
-    if count <= _MAX_RECORDS:
-        return torch.arange(count)
-    chosen = np.random.default_rng(seed).choice(count, _MAX_RECORDS, replace=False, shuffle=False)
-    return torch.from_numpy(np.sort(chosen))
-
-
 def _doubles(columns: Columns) -> Floats:
     return columns.numeric.cpu().numpy().astype(np.float64)
 
@@ -256,26 +288,6 @@ def _numbers(
             inputs[asked, -fields:] = encoder.fit(codes[known], labels[known]).transform(codes[asked])
         others[:, -fields:] = encoder.fit(codes, labels).transform(others[:, -fields:])
     return inputs, others
-
-
-def _sample(labels: Tensor, seed: int) -> npt.NDArray[np.int64]:
-    """Return positions of at most half the limit of each class; AUC does not depend on the share of a class."""
-    generator = np.random.default_rng(seed)
-    return np.sort(np.concatenate([_sample_of(labels, label, generator) for label in (0, 1)]))
-
-
-def _sample_of(labels: Tensor, label: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Return positions of records of one class: those with the least of random keys, found piece by piece."""
-    limit = _MAX_RECORDS // 2
-    keys, chosen = np.zeros(0), np.zeros(0, np.int64)
-    for start in range(0, labels.numel(), _PIECE):
-        rows = start + np.flatnonzero(labels[start : start + _PIECE].cpu().numpy() == label)
-        keys = np.concatenate([keys, generator.random(rows.size)])
-        chosen = np.concatenate([chosen, rows])
-        if keys.size > limit:
-            kept = np.argpartition(keys, limit)[:limit]
-            keys, chosen = keys[kept], chosen[kept]
-    return chosen
 
 
 def _auc(scores: npt.NDArray[np.float64], truth: npt.NDArray[np.int64]) -> float:

@@ -5,27 +5,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import RidgeCV
-from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
+from sklearn.model_selection import KFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from torch import Tensor
 
 from splitvfl.data.columns import Columns
 from splitvfl.errors import DataError
+from splitvfl.leakage.drawing import drawn
 from splitvfl.leakage.judging import keeper_for
 from splitvfl.leakage.number_judging import fold_of_each, held_out_concordance
-from splitvfl.leakage.own_columns import ROUNDS, OwnColumns, better, classifiers, drawn, first_component
+from splitvfl.leakage.own_columns import (
+    ROUNDS,
+    OwnColumns,
+    better,
+    classifiers,
+    first_component,
+    folds_of,
+    key_of,
+    measured_once,
+)
 from splitvfl.leakage.run_audit import FOLDS
 from splitvfl.metrics import known, macro_auc
 
 Matrix = npt.NDArray[np.float64]
 
 _MOST_CATEGORIES = 100
+# Least probability that a model gives a class: its logarithm is finite.
+_LEAST_PROBABILITY = 1e-12
 
 
 def own_columns_leak(columns: Columns, labels: Tensor, classes: int | None, *, seed: int = 0) -> OwnColumns:
@@ -46,14 +60,34 @@ def own_columns_leak(columns: Columns, labels: Tensor, classes: int | None, *, s
     """
     chosen = drawn(labels.numel(), seed)
     truth = labels[chosen.to(labels.device)].cpu().double().numpy()
-    matrix = _matrix(columns.rows(chosen))
-    return better(
-        _numbers_told(matrix, truth, seed) if classes is None else _classes_told(matrix, truth, classes, seed)
-    )
+    return of_these(columns.rows(chosen), truth, classes, seed=seed)
 
 
-def _numbers_told(matrix: Matrix, truth: Matrix, seed: int) -> dict[str, float]:
-    """Return the concordance of what each of two models predicts out of fold."""
+def of_these(used: Columns, truth: Matrix, classes: int | None, *, seed: int = 0) -> OwnColumns:
+    """Return the same of exactly these records.
+
+    Args:
+        used: Their columns.
+        truth: ``(n,)`` float64, in 0 … k−1, or numbers.
+        classes: k; ``None`` for numbers.
+        seed: Decides the folds, as ``KFold`` and :func:`~splitvfl.leakage.own_columns.folds_of` have them, and the
+            models' randomness.
+
+    Raises:
+        DataError: If a class has fewer records than folds, or there are fewer than ten records.
+    """
+    matrix = _matrix(used)
+
+    def measure() -> OwnColumns:
+        return better(
+            *(_numbers_told(matrix, truth, seed) if classes is None else _classes_told(matrix, truth, classes, seed))
+        )
+
+    return measured_once(key_of(matrix, truth, classes, seed), measure)
+
+
+def _numbers_told(matrix: Matrix, truth: Matrix, seed: int) -> tuple[dict[str, float], Mapping[str, Matrix]]:
+    """Return the concordance of what each of two models predicts out of fold, and the predictions."""
     if truth.size < 2 * FOLDS:
         raise DataError(f"expected at least {2 * FOLDS} records, got {truth.size}")
     folds = KFold(FOLDS, shuffle=True, random_state=seed)
@@ -63,21 +97,24 @@ def _numbers_told(matrix: Matrix, truth: Matrix, seed: int) -> dict[str, float]:
     }
     places = fold_of_each(folds, truth.size)
     predicted = {name: cross_val_predict(model, matrix, truth, cv=folds) for name, model in models.items()}
-    return {name: held_out_concordance(scores, truth, places) for name, scores in predicted.items()}
+    return {name: held_out_concordance(scores, truth, places) for name, scores in predicted.items()}, predicted
 
 
-def _classes_told(matrix: Matrix, truth: Matrix, classes: int, seed: int) -> dict[str, float]:
-    """Return the macro AUC of the probabilities that each of two models gives out of fold."""
+def _classes_told(
+    matrix: Matrix, truth: Matrix, classes: int, seed: int
+) -> tuple[dict[str, float], Mapping[str, Matrix]]:
+    """Return the macro AUC of the probabilities that each of two models gives out of fold, and their logarithms."""
     present, counts = np.unique(truth, return_counts=True)
     if counts.min() < FOLDS or present.size < 2:
         raise DataError(f"each class needs at least {FOLDS} records, got {counts.tolist()}")
-    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
-    names, found = truth.astype(np.int64), {}
+    names, found, predicted = truth.astype(np.int64), {}, {}
+    folds = folds_of(names, seed)
     for name, model in classifiers(seed).items():
         scores = np.zeros((truth.size, classes))
         scores[:, present.astype(np.int64)] = cross_val_predict(model, matrix, names, cv=folds, method="predict_proba")
         found[name] = macro_auc(torch.from_numpy(scores), torch.from_numpy(truth))
-    return found
+        predicted[name] = np.log(np.clip(scores, _LEAST_PROBABILITY, 1.0))
+    return found, predicted
 
 
 def first_component_leak(columns: Columns, labels: Tensor, classes: int | None, *, seed: int = 0) -> float | None:

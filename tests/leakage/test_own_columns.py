@@ -15,7 +15,7 @@ from torch import Tensor
 
 from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import DataError
-from splitvfl.leakage import own_columns
+from splitvfl.leakage import drawing, own_columns
 from splitvfl.leakage.own_columns import alone_auc, alone_aucs, first_component_auc, own_columns_auc
 
 
@@ -88,7 +88,7 @@ def test_the_same_is_measured_once_and_whatever_differs_again(monkeypatch: pytes
 
 
 def test_the_same_seed_gives_the_same_figure_also_on_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_columns, "_MAX_RECORDS", 100)
+    monkeypatch.setattr(drawing, "MOST_RECORDS", 100)
     numeric = columns(300, 2)
     labels = linear_labels(numeric)
     found = []
@@ -162,22 +162,22 @@ def test_the_sample_is_drawn_alike_from_any_pieces_and_every_record_is_as_likely
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     labels = (torch.arange(3000) % 10 == 0).float()
-    monkeypatch.setattr(own_columns, "_MAX_RECORDS", 400)
-    whole = own_columns._sample(labels, 3)
-    monkeypatch.setattr(own_columns, "_PIECE", 128)
-    assert own_columns._sample(labels, 3).tolist() == whole.tolist()
+    monkeypatch.setattr(drawing, "MOST_RECORDS", 400)
+    whole = drawing.drawn_of_classes(labels, 3)
+    monkeypatch.setattr(drawing, "_PIECE", 128)
+    assert drawing.drawn_of_classes(labels, 3).tolist() == whole.tolist()
     assert np.bincount(labels[torch.from_numpy(whole)].long()).tolist() == [200, 200]
-    drawn = np.concatenate([own_columns._sample(labels, seed) for seed in range(300)])
+    drawn = np.concatenate([drawing.drawn_of_classes(labels, seed) for seed in range(300)])
     negatives = drawn[labels[torch.from_numpy(drawn)].numpy() == 0]
     # 60 000 draws over ten tenths of the table: the standard deviation of each count is below sqrt(6000); five of them.
     assert np.abs(np.histogram(negatives, 10, (0, 3000))[0] - 6000).max() < 5 * 6000**0.5
 
 
 def test_only_the_sample_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_columns, "_MAX_RECORDS", 100)
+    monkeypatch.setattr(drawing, "MOST_RECORDS", 100)
     numeric = columns(3000, 2)
     labels = linear_labels(numeric)
-    chosen = own_columns._sample(labels, 0)
+    chosen = drawing.drawn_of_classes(labels, 0)
     poisoned = torch.full_like(numeric, torch.nan)
     poisoned[chosen] = numeric[chosen]
     assert own_columns_auc(Columns.of(poisoned), labels) == own_columns_auc(Columns.of(numeric), labels)
@@ -200,7 +200,7 @@ def test_the_first_component_has_the_auc_of_a_hand_written_one() -> None:
 
 def test_labels_have_no_part_in_the_first_component(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a sample with as many records of each class, the axis would lean towards a rare class that is far away."""
-    monkeypatch.setattr(own_columns, "_MAX_RECORDS", 400)
+    monkeypatch.setattr(drawing, "MOST_RECORDS", 400)
     labels = (torch.arange(20_000) % 100 == 0).float()
     numeric = columns(20_000, 3)
     numeric[:, 1] = 0.4 * numeric[:, 0] + (1 - 0.4**2) ** 0.5 * numeric[:, 1]  # the component: the first two columns
