@@ -182,6 +182,26 @@ def chance_of_largest(chance: float, figures: int) -> float:
     return min(1.0, 0.5 + (chance - 0.5) * math.sqrt(math.pi / 2.0) * largest)
 
 
+def limit_of_largest(chance: float, figures: int, *, level: float = 0.95) -> float:
+    """Return what the largest of several figures that know nothing, each turned round, stays below with probability.
+
+    ½ + σz, with P(max |Z| ≤ z) = level of as many independent standard normal variables Z, and σ from
+    ``chance = ½ + σ·√(2/π)``. Figures of one run depend on each other, and it is then an upper limit.
+
+    Source: Šidák, Journal of the American Statistical Association 62 (1967).
+
+    Args:
+        chance: What each is expected to be: :func:`chance_auc`, say.
+        figures: How many, at least 1.
+        level: The probability, in (0, 1).
+
+    >>> round(limit_of_largest(0.54, 1), 3), round(limit_of_largest(0.54, 16), 3)
+    (0.598, 0.648)
+    """
+    quantile = NormalDist().inv_cdf(0.5 + 0.5 * level ** (1.0 / figures))
+    return min(1.0, 0.5 + (chance - 0.5) * math.sqrt(math.pi / 2.0) * quantile)
+
+
 def auc_interval(scores: Tensor, labels: Tensor, *, level: float = 0.95) -> tuple[float, float]:
     """Return a confidence interval of the AUC, of which :func:`leak_auc` is the estimate; no orientation is chosen.
 

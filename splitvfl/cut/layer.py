@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 from splitvfl.claims import claims_of, is_per_record
 from splitvfl.cut.chain import KEEP_STATE, DefenseChain, GradientDefenses, OneDraw
 from splitvfl.cut.views import GRADIENTS, ViewSource, is_linear
+from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import ArgumentError, PrivacyError
 from splitvfl.hooks import Attack, Defense, batch_mixing_layer, crossing_of, hook_name
 from splitvfl.leakage.auditing import Audit
@@ -27,6 +28,7 @@ from splitvfl.leakage.canaries import Canaries, canaries_of
 from splitvfl.leakage.judging import Handle, Leak
 from splitvfl.leakage.many_auditing import audit_for
 from splitvfl.leakage.message_audit import MessageAudit
+from splitvfl.leakage.partner_features import PartnerFeatures
 from splitvfl.learning.compiling import leave_untraced, untraced
 from splitvfl.learning.label_gradients import Drawn, LabelGradients, LabelGradientSource, Loss
 from splitvfl.system.pickling import NotPickled
@@ -381,12 +383,26 @@ class CutLayer(NotPickled, nn.Module):
         return leak
 
     @overload
-    def audit(self, *, canaries: Canaries | Tensor | None = ...) -> Audit: ...
+    def audit(
+        self, *, canaries: Canaries | Tensor | None = ..., features: Records | Columns | Tensor | None = ...
+    ) -> Audit: ...
 
     @overload
-    def audit(self, *, canaries: Canaries | Tensor | None = ..., classes: int | None) -> MessageAudit: ...
+    def audit(
+        self,
+        *,
+        canaries: Canaries | Tensor | None = ...,
+        classes: int | None,
+        features: Records | Columns | Tensor | None = ...,
+    ) -> MessageAudit: ...
 
-    def audit(self, *, canaries: Canaries | Tensor | None = None, classes: int | None = 2) -> MessageAudit:
+    def audit(
+        self,
+        *,
+        canaries: Canaries | Tensor | None = None,
+        classes: int | None = 2,
+        features: Records | Columns | Tensor | None = None,
+    ) -> MessageAudit:
         """Attach the auditor's attack, which knows labels and clean gradients.
 
         Below a top that mixes the records of a batch (BatchNorm) it does not know what another label would have sent:
@@ -397,16 +413,21 @@ class CutLayer(NotPickled, nn.Module):
                 the place of their labels, :func:`~splitvfl.leakage.canaries.with_canaries`. They are judged apart,
                 ``audit.canaries``, and count in no other figure. Default: there are none.
             classes: Number of classes of the labels; ``None`` for numbers.
+            features: The partner's own features, for ``total``: row i of ``Columns``, or of numbers ``(n, d)``, belongs
+                to the record with id i; ``Records`` have ids of their own. Default: they are not known, and ``total``
+                is that of messages and predictions only.
 
         Raises:
-            ArgumentError: If there are fewer than twenty, or one comes twice.
+            ArgumentError: If there are fewer than twenty canaries, or one comes twice; or if features are none of
+                these.
         """
         given = canaries_of(canaries)
+        own = None if features is None else PartnerFeatures(features)
 
         def remove() -> None:
             self._audits.remove(audit)
 
-        audit: MessageAudit = audit_for(classes, remove=remove, canaries=given)
+        audit: MessageAudit = audit_for(classes, remove=remove, canaries=given, features=own)
         self._audits.append(audit)
         return audit
 

@@ -20,6 +20,7 @@ from splitvfl.leakage.canaries import Canaries
 from splitvfl.leakage.judging import ScoreKeeper, real_rows
 from splitvfl.leakage.label_ratios import LabelRatios, answers_of, expected_axis, of_records, read_message
 from splitvfl.leakage.message_audit import AUDITORS, LATE, MessageAudit, SentBatch
+from splitvfl.leakage.partner_features import PartnerFeatures
 from splitvfl.leakage.run_audit import BinaryHistory
 from splitvfl.leakage.series import Thinned
 from splitvfl.leakage.state import Stateful
@@ -185,6 +186,7 @@ class Audit(MessageAudit):
     Args:
         remove: Called when the audit is detached.
         canaries: Which records have coin-toss labels: judged apart. Default: none.
+        features: The partner's features. Default: they are not known, and ``total`` is without them.
 
     Attributes:
         linear: Judge of the projection on the clean Δg.
@@ -204,8 +206,14 @@ class Audit(MessageAudit):
     history: BinaryHistory
     _kept = ("auditor", "ratios", "history", "linear", "likelihood", "ratio", "_errors", "_error_sums")
 
-    def __init__(self, *, remove: Callable[[], None] = lambda: None, canaries: Canaries | None = None) -> None:
-        super().__init__(BinaryHistory(), remove=remove, canaries=canaries)
+    def __init__(
+        self,
+        *,
+        remove: Callable[[], None] = lambda: None,
+        canaries: Canaries | None = None,
+        features: PartnerFeatures | None = None,
+    ) -> None:
+        super().__init__(BinaryHistory(), remove=remove, canaries=canaries, features=features)
         self.auditor = Auditor()
         self.ratios = LabelRatios()
         self.linear = ScoreKeeper(canaries=canaries)

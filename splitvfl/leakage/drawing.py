@@ -7,6 +7,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+FOLDS = 5
+"""Folds of the cross-validation, and so the least number of records of each class."""
+
 MOST_RECORDS = 20_000
 """Enough records for an AUC to two digits, and few enough to take seconds."""
 

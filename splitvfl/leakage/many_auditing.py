@@ -25,6 +25,7 @@ from splitvfl.leakage.judging import keeper_for
 from splitvfl.leakage.keeping import Keeper
 from splitvfl.leakage.many_run_audit import LEAST_SHARE, MOST_NATS, ClassesHistory, ManyHistory, NumberHistory
 from splitvfl.leakage.message_audit import AUDITORS, LATE, MessageAudit, SentBatch
+from splitvfl.leakage.partner_features import PartnerFeatures
 from splitvfl.leakage.series import StepValues
 from splitvfl.leakage.state import Stateful
 from splitvfl.learning.label_gradients import LabelGradients
@@ -51,6 +52,7 @@ class ManyAudit(MessageAudit):
         history: What is remembered of each record, empty.
         remove: Called when the audit is detached.
         canaries: Which records have labels that were drawn: judged apart. Default: none.
+        features: The partner's features. Default: they are not known, and ``total`` is without them.
     """
 
     legend: ClassVar[str] = "attacks with the label party's own knowledge; the better of two"
@@ -64,8 +66,9 @@ class ManyAudit(MessageAudit):
         *,
         remove: Callable[[], None] = lambda: None,
         canaries: Canaries | None = None,
+        features: PartnerFeatures | None = None,
     ) -> None:
-        super().__init__(history, remove=remove, canaries=canaries)
+        super().__init__(history, remove=remove, canaries=canaries, features=features)
         self._classes = classes
         self._linear = keeper_for(classes, canaries=canaries)
         self._ratio = keeper_for(classes, canaries=canaries, raw=True)

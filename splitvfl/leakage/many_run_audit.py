@@ -13,10 +13,11 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 
 from splitvfl.errors import DataError
+from splitvfl.leakage.drawing import FOLDS, drawn
 from splitvfl.leakage.number_judging import fold_of_each, held_out_concordance
-from splitvfl.leakage.run_audit import FOLDS, RunHistory, RunLeak
+from splitvfl.leakage.run_audit import RunHistory, RunLeak, with_features
 from splitvfl.learning.records import Ids, Slots
-from splitvfl.metrics import concordance, macro_auc
+from splitvfl.metrics import chance_concordance, chance_macro_auc, concordance, macro_auc
 
 Floats = npt.NDArray[np.float64]
 Classes = npt.NDArray[np.int64]
@@ -29,7 +30,6 @@ LEAST_SHARE = 1e-12
 
 # Nats beyond which sums count no more where a prediction may still matter.
 _NEAR = 8.0
-_MOST_RECORDS = 20_000
 _MOST_NUMBERS = 1 << 23
 
 
@@ -63,12 +63,9 @@ class ManyHistory(RunHistory):
         self._numbers[slots, 2 * self._columns :] += predicted
         np.add.at(self._records["seen"], slots, 1)
 
-    def judge(self, *, seed: int = 0) -> RunLeak:
-        """Return how well messages and the last predictions tell the labels together, on 20 000 records at most."""
-        slots = np.flatnonzero(self._records["seen"] > 0)
-        if slots.size > _MOST_RECORDS:
-            slots = np.sort(np.random.default_rng(seed).choice(slots, _MOST_RECORDS, replace=False))
-        return self._judge(slots, self._records["label"][slots], self._last(slots), seed)
+    def _drawn(self, labels: npt.NDArray[Any], seed: int) -> Classes:
+        found: Classes = drawn(labels.size, seed).numpy()
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Return the records' numbers."""
@@ -93,8 +90,9 @@ class ClassesHistory(ManyHistory):
 
     The odds of a class are a weighted sum of what is known of *that* class, with the same weights for all, and a number
     for each class: weights of its own for every pair of classes would learn to predict anew from what a bad model puts
-    out. Log probabilities on the fold that was left out are the scores, judged by macro AUC. It is fitted with true
-    labels, as a partner's attack is not.
+    out. Log probabilities on the fold that was left out are the scores, judged by macro AUC. Where the partner's
+    features are known, a second one gets in addition the log probabilities that two models of the features give out of
+    fold, on the same folds. It is fitted with true labels, as a partner's attack is not.
     """
 
     @property
@@ -108,8 +106,8 @@ class ClassesHistory(ManyHistory):
         found: Floats = np.log(np.clip(predictions, LEAST_SHARE, 1.0))
         return found
 
-    def _judge(self, slots: Slots, labels: Floats, predicted: Floats, seed: int) -> RunLeak:
-        from sklearn.model_selection import StratifiedKFold  # slow to import, and needed at ends of epochs only
+    def _judge(self, slots: Slots, labels: Floats, predicted: Floats, rows: Classes | None, seed: int) -> RunLeak:
+        from splitvfl.leakage.own_columns import folds_of  # slow to import, and needed at ends of epochs only
 
         truth = labels.astype(np.int64)
         classes, counts = np.unique(truth, return_counts=True)
@@ -122,17 +120,28 @@ class ClassesHistory(ManyHistory):
         parts = np.stack(
             [predicted, mean, np.maximum(summed, -_NEAR), np.maximum(summed, -MOST_NATS), told / seen], axis=2
         )
-        scores = np.zeros(summed.shape)
-        for fitted, held_out in StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(parts, truth):
-            scores[held_out] = _fitted(parts[fitted], truth[fitted])(parts[held_out])
-        found = torch.from_numpy(scores)
-        answers = torch.from_numpy(truth)
-        return RunLeak(
-            auc=macro_auc(found, answers),
+        answers, folds = torch.from_numpy(truth), folds_of(truth, seed)
+
+        def auc_of(parts: Floats) -> float:
+            scores = np.zeros(summed.shape)
+            for fitted, held_out in folds:
+                scores[held_out] = _fitted(parts[fitted], truth[fitted])(parts[held_out])
+            return macro_auc(torch.from_numpy(scores), answers)
+
+        messages = auc_of(parts)
+        found = RunLeak(
+            auc=messages,
             matched_auc=math.nan,
             prediction_auc=macro_auc(torch.from_numpy(predicted), answers),
             records=truth.size,
+            chance=chance_macro_auc(counts.tolist()),
+            messages=messages,
         )
+        if rows is None or self.features is None:
+            return found
+        odds, baseline = self.features.predictions(rows, labels, self._columns, seed=seed)
+        joint = auc_of(np.concatenate([parts, np.stack([*odds.values()], axis=2)], axis=2))
+        return with_features(found, joint=joint, baseline=baseline)
 
 
 def _fitted(parts: Floats, truth: Classes) -> Callable[[Floats], Floats]:
@@ -158,6 +167,9 @@ def _fitted(parts: Floats, truth: Classes) -> Callable[[Floats], Floats]:
 class NumberHistory(ManyHistory):
     """Of numbers: labels that messages told and predictions, put together by ridge regression, five-fold.
 
+    Where the partner's features are known, a second one gets in addition what two models of the features predict out of
+    fold, on the same folds.
+
     Judged by the concordance within the folds that were left out
     (:func:`~splitvfl.leakage.number_judging.held_out_concordance`).
     """
@@ -174,7 +186,7 @@ class NumberHistory(ManyHistory):
     def _as_kept(self, predictions: Floats) -> Floats:
         return predictions[:, :1]
 
-    def _judge(self, slots: Slots, labels: Floats, predicted: Floats, seed: int) -> RunLeak:
+    def _judge(self, slots: Slots, labels: Floats, predicted: Floats, rows: Classes | None, seed: int) -> RunLeak:
         from sklearn.linear_model import RidgeCV  # slow to import, and needed at ends of epochs only
         from sklearn.model_selection import KFold, cross_val_predict
         from sklearn.pipeline import make_pipeline
@@ -186,11 +198,22 @@ class NumberHistory(ManyHistory):
         model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3.0, 3.0, 7)))
         folds = KFold(FOLDS, shuffle=True, random_state=seed)
         numbers = np.concatenate([predicted, mean, told / seen], axis=1)
-        scores = cross_val_predict(model, numbers, labels, cv=folds)
-        answers = torch.from_numpy(labels.astype(np.float64))
-        return RunLeak(
-            auc=held_out_concordance(scores, labels, fold_of_each(folds, labels.size)),
+        answers, places = torch.from_numpy(labels.astype(np.float64)), fold_of_each(folds, labels.size)
+
+        def concordance_of(numbers: Floats) -> float:
+            return held_out_concordance(cross_val_predict(model, numbers, labels, cv=folds), labels, places)
+
+        messages = concordance_of(numbers)
+        found = RunLeak(
+            auc=messages,
             matched_auc=math.nan,
             prediction_auc=concordance(torch.from_numpy(predicted[:, 0].copy()), answers),
             records=labels.size,
+            chance=chance_concordance(labels.size),
+            messages=messages,
         )
+        if rows is None or self.features is None:
+            return found
+        own, baseline = self.features.predictions(rows, labels, None, seed=seed)
+        joint = concordance_of(np.column_stack([numbers, *own.values()]))
+        return with_features(found, joint=joint, baseline=baseline)

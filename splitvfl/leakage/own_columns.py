@@ -24,8 +24,7 @@ from torch import Tensor
 
 from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import DataError
-from splitvfl.leakage.drawing import drawn, drawn_of_classes
-from splitvfl.leakage.run_audit import FOLDS
+from splitvfl.leakage.drawing import FOLDS, drawn, drawn_of_classes
 from splitvfl.metrics import leak_auc, oriented
 
 Matrix = npt.NDArray[np.floating[Any]]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from splitvfl.data.columns import Columns
 from splitvfl.errors import DataError
-from splitvfl.leakage.drawing import drawn
+from splitvfl.leakage.drawing import FOLDS, drawn
 from splitvfl.leakage.judging import keeper_for
 from splitvfl.leakage.number_judging import fold_of_each, held_out_concordance
 from splitvfl.leakage.own_columns import (
@@ -32,7 +32,6 @@ from splitvfl.leakage.own_columns import (
     key_of,
     measured_once,
 )
-from splitvfl.leakage.run_audit import FOLDS
 from splitvfl.metrics import known, macro_auc
 
 Matrix = npt.NDArray[np.float64]

@@ -70,6 +70,16 @@ class PartnerFeatures:
             )
         return found
 
+    @staticmethod
+    def folds(truth: npt.NDArray[np.int64], seed: int) -> Rows:
+        """Return the fold in which each record is held out, ``(n,)``, of k classes: those of :meth:`predictions`."""
+        from splitvfl.leakage.own_columns import folds_of
+
+        found = np.empty(truth.size, np.int64)
+        for number, (_, held_out) in enumerate(folds_of(truth, seed)):
+            found[held_out] = number
+        return found
+
     def predictions(
         self, rows: Rows, truth: npt.NDArray[np.float64], classes: int | None, *, seed: int
     ) -> tuple[dict[str, Floats], float]:

@@ -7,8 +7,9 @@ record, with true labels, and is judged on records that it was not fitted on.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,13 @@ from scipy.special import expit
 from torch import Tensor
 
 from splitvfl.errors import DataError
+from splitvfl.leakage.drawing import FOLDS, drawn_of_classes
 from splitvfl.leakage.label_ratios import Flags, Floats, Messages, of_records
+from splitvfl.leakage.partner_features import PartnerFeatures
 from splitvfl.learning.records import Ids, RecordTable, Slots
-from splitvfl.metrics import leak_auc, matched_auc
-
-FOLDS = 5
-"""Folds of the cross-validation, and so the least number of records of each class."""
+from splitvfl.metrics import chance_auc, leak_auc, matched_auc
 
 _MOST_RECORDS = 1 << 21
-_MOST_OF_A_CLASS = 10_000
 # Nats beyond which sums of log ratios count no more: where a prediction may still matter, and where nothing does.
 _NEAR, _FAR = 8.0, 30.0
 _LEAST_UNIT, _MOST_UNITS, _MOST_NEWTON = 1e-9, 10.0, 50
@@ -38,29 +37,50 @@ class RunLeak:
     """The leak of a whole run.
 
     Attributes:
-        auc: Leak AUC of messages and prediction together.
+        auc: Leak AUC of messages and prediction together; where the partner's features are known, the larger of
+            ``joint`` and ``baseline``. A reader of all is fitted, and where records are few and features many it may
+            be below what the features tell alone.
         matched_auc: The same between records of equal prediction: what the messages told beyond the prediction, and
             some of it, so that it may read above what a promise allows (:func:`~splitvfl.metrics.matched_auc`); in a
             run with canaries take their AUC.
         prediction_auc: AUC of the model's prediction alone, on the same training records.
         records: Number of records that it was judged on.
+        chance: What a figure of so many records is expected to be that knows nothing, turned round.
+        messages: Leak AUC of messages and prediction alone.
+        joint: Leak AUC of messages, prediction and the partner's features together; NaN where these are not known.
+        baseline: Leak AUC of the features alone, with labels of other records: the better of two models, on the same
+            records and folds. NaN likewise.
     """
 
     auc: float
     matched_auc: float
     prediction_auc: float
     records: int
+    chance: float = math.nan
+    messages: float = math.nan
+    joint: float = math.nan
+    baseline: float = math.nan
+
+    @property
+    def includes_features(self) -> bool:
+        """Whether the partner's features are in it."""
+        return not math.isnan(self.baseline)
 
 
 class RunHistory(ABC):
     """What is remembered of each record, in bounded memory, however long the run is.
 
     Args:
+        label: Type of the labels.
         columns: Numbers kept of a record beside its label and how often it was seen, and their dtypes.
+
+    Attributes:
+        features: The partner's features; ``None`` where they are not known.
     """
 
     def __init__(self, *, label: type[np.generic], **columns: type[np.generic]) -> None:
         self._records = RecordTable(seen=np.int64, label=label, **columns)
+        self.features: PartnerFeatures | None = None
 
     @property
     @abstractmethod
@@ -72,9 +92,23 @@ class RunHistory(ABC):
         return int(np.count_nonzero(self._records["seen"]))
 
     def judge(self, *, seed: int = 0) -> RunLeak:
-        """Return how well the run's messages tell the labels, together with the last prediction of each record."""
+        """Return how well the run's messages tell the labels, together with the last prediction of each record.
+
+        On at most 10 000 records of each of two classes, and 20 000 otherwise, drawn with the seed.
+        """
         slots = np.flatnonzero(self._records["seen"] > 0)
-        return self._judge(slots, self._records["label"][slots], self._last(slots), seed)
+        return self._judge_some(slots, self._records["label"][slots], self._last(slots), seed)
+
+    def judge_shuffled(self, *, seed: int = 0, order: int = 0) -> RunLeak:
+        """Return the same with labels in random order, fitted anew at both levels: what it reads where nothing leaks.
+
+        Args:
+            seed: Decides the records and the folds.
+            order: Seed of the order.
+        """
+        slots = np.flatnonzero(self._records["seen"] > 0)
+        labels = np.random.default_rng(order).permutation(self._records["label"][slots])
+        return self._judge_some(slots, labels, self._last(slots), seed)
 
     def judge_with(self, ids: Tensor, labels: Tensor, predictions: Tensor, *, seed: int = 0) -> RunLeak:
         """Return the same of these records, with these predictions."""
@@ -83,7 +117,19 @@ class RunHistory(ABC):
         known[known] = self._records["seen"][slots[known]] > 0
         truth = labels.detach().reshape(-1).cpu().double().numpy()[known]
         predicted = predictions.detach().reshape(len(slots), -1).cpu().double().numpy()[known]
-        return self._judge(slots[known], truth, self._as_kept(predicted), seed)
+        return self._judge_some(slots[known], truth, self._as_kept(predicted), seed)
+
+    def _judge_some(self, slots: Slots, labels: npt.NDArray[Any], predicted: Floats, seed: int) -> RunLeak:
+        """Judge records that are drawn from these, in the order of the features."""
+        rows = None
+        if self.features is not None:
+            rows = self.features.rows(self._records.ids(slots))
+            order = np.argsort(rows)
+            slots, labels, predicted, rows = slots[order], labels[order], predicted[order], rows[order]
+        chosen = self._drawn(labels, seed)
+        if rows is not None:
+            rows = rows[chosen]
+        return self._judge(slots[chosen], labels[chosen], predicted[chosen], rows, seed)
 
     @abstractmethod
     def _last(self, slots: Slots, /) -> Floats:
@@ -94,7 +140,20 @@ class RunHistory(ABC):
         """Return predictions ``(n, m)`` of the trained model as they are kept."""
 
     @abstractmethod
-    def _judge(self, slots: Slots, labels: npt.NDArray[Any], predicted: Floats, seed: int, /) -> RunLeak: ...
+    def _drawn(self, labels: npt.NDArray[Any], seed: int, /) -> npt.NDArray[np.int64]:
+        """Return positions of the records that are judged."""
+
+    @abstractmethod
+    def _judge(
+        self,
+        slots: Slots,
+        labels: npt.NDArray[Any],
+        predicted: Floats,
+        rows: npt.NDArray[np.int64] | None,
+        seed: int,
+        /,
+    ) -> RunLeak:
+        """Judge exactly these records; ``rows`` are those of their features, if these are known."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the records' numbers."""
@@ -110,7 +169,9 @@ class BinaryHistory(RunHistory):
 
     Sum and mean of the log ratios, mean, spread and last of the shifts, mean energy, last and mean logit: these are put
     together by logistic regression, five-fold, on at most 10 000 records of each class that are drawn with a fixed
-    seed. Its log odds on the fold that was left out are the score. It is fitted with true labels, as a partner's attack
+    seed. Its log odds on the fold that was left out are the score. Where the partner's features are known, a second one
+    gets in addition the log odds that two models of the features give each record out of fold, on the same folds. It is
+    fitted with true labels, as a partner's attack
     is not, and yet loses a little to a better one where records are few. On some hundred records gradient boosting on
     the same numbers read up to .06 less and at most .004 more, and adding the sums of log ratios to the logit far less
     where answers are remembered, as the same evidence is then counted in every epoch.
@@ -162,20 +223,38 @@ class BinaryHistory(RunHistory):
     def _as_kept(self, predictions: Floats) -> Floats:
         return predictions[:, 0]
 
-    def _judge(self, slots: Slots, labels: npt.NDArray[Any], predicted: Floats, seed: int) -> RunLeak:
+    def _drawn(self, labels: npt.NDArray[Any], seed: int) -> npt.NDArray[np.int64]:
+        return drawn_of_classes(torch.from_numpy(np.asarray(labels == 1, np.int8)), seed)
+
+    def _judge(
+        self,
+        slots: Slots,
+        labels: npt.NDArray[Any],
+        predicted: Floats,
+        rows: npt.NDArray[np.int64] | None,
+        seed: int,
+    ) -> RunLeak:
         truth: Flags = labels == 1
-        if min(np.count_nonzero(truth), np.count_nonzero(~truth)) < FOLDS:
+        positives, negatives = int(np.count_nonzero(truth)), int(np.count_nonzero(~truth))
+        if min(positives, negatives) < FOLDS:
             raise DataError(f"the auditor needs {FOLDS} records of each class that crossed the cut, got {truth.size}")
-        chosen = _sample(truth, seed)
-        slots, truth, predicted = slots[chosen], truth[chosen], predicted[chosen]
-        scores = _out_of_fold(np.column_stack([predicted, self._numbers(slots)]), truth, seed)
+        numbers = np.column_stack([predicted, self._numbers(slots)])
+        scores = _out_of_fold(numbers, truth, stratified(truth, seed))
         tensors = [torch.from_numpy(values) for values in (scores, truth, predicted)]
-        return RunLeak(
+        found = RunLeak(
             auc=leak_auc(tensors[0], tensors[1]),
             matched_auc=matched_auc(*tensors),
             prediction_auc=leak_auc(tensors[2], tensors[1]),
             records=truth.size,
+            chance=chance_auc(positives, negatives),
+            messages=leak_auc(tensors[0], tensors[1]),
         )
+        if rows is None or self.features is None:
+            return found
+        odds, baseline = self.features.predictions(rows, truth.astype(np.float64), 2, seed=seed)
+        folds = self.features.folds(truth.astype(np.int64), seed)
+        scores = _out_of_fold(np.column_stack([numbers, *odds.values()]), truth, folds)
+        return with_features(found, joint=leak_auc(torch.from_numpy(scores), tensors[1]), baseline=baseline)
 
     def _numbers(self, slots: Slots) -> Floats:
         """Return what there is of each record besides the prediction, ``(n, 8)``."""
@@ -189,19 +268,23 @@ class BinaryHistory(RunHistory):
         return np.column_stack([logit, *sums, np.clip(each, -_NEAR, _NEAR), shift, spread, columns["last"], energy])
 
 
-def _sample(truth: Flags, seed: int) -> npt.NDArray[np.int64]:
-    generator = np.random.default_rng(seed)
-    classes = [np.flatnonzero(truth == label) for label in (False, True)]
-    return np.sort(np.concatenate([generator.permutation(rows)[:_MOST_OF_A_CLASS] for rows in classes]))
+def with_features(messages: RunLeak, *, joint: float, baseline: float) -> RunLeak:
+    """Return the leak with the partner's features: the larger of all together, and of the features alone."""
+    return replace(messages, auc=max(joint, baseline), joint=joint, baseline=baseline)
 
 
-def _out_of_fold(columns: Floats, truth: Flags, seed: int) -> Floats:
-    """Return each record's log odds by logistic regression on the other folds, in which classes have their shares."""
+def stratified(truth: Flags, seed: int) -> npt.NDArray[np.int64]:
+    """Return the fold of each record, ``(n,)``; classes have their shares in each."""
     generator = np.random.default_rng(seed)
     folds = np.empty(truth.size, np.int64)
     for label in (False, True):
         rows = generator.permutation(np.flatnonzero(truth == label))
         folds[rows] = np.arange(rows.size) % FOLDS
+    return folds
+
+
+def _out_of_fold(columns: Floats, truth: Flags, folds: npt.NDArray[np.int64]) -> Floats:
+    """Return each record's log odds by logistic regression on the other folds."""
     scores = np.empty(truth.size)
     for fold in range(FOLDS):
         fitted = folds != fold

@@ -62,6 +62,15 @@ class RecordTable:
             return self._index.find(ids)
         return np.where((ids >= 0) & (ids < self._size), ids, -1)
 
+    def ids(self, slots: Slots) -> Ids:
+        """Return the ids of records by their slots."""
+        if self._index is None:
+            return slots
+        ids, places = self._index.pairs()
+        found = np.zeros(self._size, np.int64)
+        found[places] = ids
+        return found[slots]
+
     def _look_up(self, index: _HashTable, ids: Ids) -> Slots:
         found = index.find(ids)
         new = np.unique(ids[found < 0])

@@ -281,8 +281,10 @@ class Trainer(Training):
         )
         self.after_training = self._seats.after_training
         if audit and read:
-            for name in self.passives:
-                self.watch.audits[name] = active.cuts[name].audit(canaries=active.canaries, classes=active.task.classes)
+            for name, party in self.passives.items():
+                self.watch.audits[name] = active.cuts[name].audit(
+                    canaries=active.canaries, classes=active.task.classes, features=party.data.train
+                )
         self.exchange = own
         self._begun = False
         self.number = new_run_number()
