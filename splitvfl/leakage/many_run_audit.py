@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from scipy.special import log_softmax
 
 from splitvfl.errors import DataError
 from splitvfl.leakage.drawing import FOLDS, drawn
-from splitvfl.leakage.number_judging import fold_of_each, held_out_concordance
+from splitvfl.leakage.number_judging import held_out_concordance
 from splitvfl.leakage.run_audit import RunHistory, RunLeak, with_features
 from splitvfl.learning.records import Ids, Slots
 from splitvfl.metrics import chance_concordance, chance_macro_auc, concordance, macro_auc
@@ -122,13 +122,13 @@ class ClassesHistory(ManyHistory):
         )
         answers, folds = torch.from_numpy(truth), folds_of(truth, seed)
 
-        def auc_of(parts: Floats) -> float:
+        def auc_of(parts: Sequence[Floats]) -> float:
             scores = np.zeros(summed.shape)
-            for fitted, held_out in folds:
-                scores[held_out] = _fitted(parts[fitted], truth[fitted])(parts[held_out])
+            for (fitted, held_out), known in zip(folds, parts, strict=True):
+                scores[held_out] = _fitted(known[fitted], truth[fitted])(known[held_out])
             return macro_auc(torch.from_numpy(scores), answers)
 
-        messages = auc_of(parts)
+        messages = auc_of([parts] * FOLDS)
         found = RunLeak(
             auc=messages,
             matched_auc=math.nan,
@@ -139,9 +139,9 @@ class ClassesHistory(ManyHistory):
         )
         if rows is None or self.features is None:
             return found
-        odds, baseline = self.features.predictions(rows, labels, self._columns, seed=seed)
-        joint = auc_of(np.concatenate([parts, np.stack([*odds.values()], axis=2)], axis=2))
-        return with_features(found, joint=joint, baseline=baseline)
+        own = self.features.predictions(rows, labels, self._columns, seed=seed)
+        joint = auc_of([np.concatenate([parts, more], axis=2) for more in own.nested])
+        return with_features(found, joint=joint, baseline=own.auc)
 
 
 def _fitted(parts: Floats, truth: Classes) -> Callable[[Floats], Floats]:
@@ -188,22 +188,27 @@ class NumberHistory(ManyHistory):
 
     def _judge(self, slots: Slots, labels: Floats, predicted: Floats, rows: Classes | None, seed: int) -> RunLeak:
         from sklearn.linear_model import RidgeCV  # slow to import, and needed at ends of epochs only
-        from sklearn.model_selection import KFold, cross_val_predict
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
+
+        from splitvfl.leakage.own_columns import place_of_each
+        from splitvfl.leakage.own_columns_many import number_folds
 
         if labels.size < 2 * FOLDS:
             raise DataError(f"the auditor needs {2 * FOLDS} records that crossed the cut, got {labels.size}")
         told, mean, seen = self._sums(slots)
         model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3.0, 3.0, 7)))
-        folds = KFold(FOLDS, shuffle=True, random_state=seed)
+        folds = number_folds(labels.size, seed)
         numbers = np.concatenate([predicted, mean, told / seen], axis=1)
-        answers, places = torch.from_numpy(labels.astype(np.float64)), fold_of_each(folds, labels.size)
+        answers = torch.from_numpy(labels.astype(np.float64))
 
-        def concordance_of(numbers: Floats) -> float:
-            return held_out_concordance(cross_val_predict(model, numbers, labels, cv=folds), labels, places)
+        def concordance_of(numbers: Sequence[Floats]) -> float:
+            scores = np.zeros(labels.size)
+            for (fitted, held_out), known in zip(folds, numbers, strict=True):
+                scores[held_out] = model.fit(known[fitted], labels[fitted]).predict(known[held_out])
+            return held_out_concordance(scores, labels, place_of_each(folds))
 
-        messages = concordance_of(numbers)
+        messages = concordance_of([numbers] * FOLDS)
         found = RunLeak(
             auc=messages,
             matched_auc=math.nan,
@@ -214,6 +219,6 @@ class NumberHistory(ManyHistory):
         )
         if rows is None or self.features is None:
             return found
-        own, baseline = self.features.predictions(rows, labels, None, seed=seed)
-        joint = concordance_of(np.column_stack([numbers, *own.values()]))
-        return with_features(found, joint=joint, baseline=baseline)
+        own = self.features.predictions(rows, labels, None, seed=seed)
+        joint = concordance_of([np.concatenate([numbers, more], axis=1) for more in own.nested])
+        return with_features(found, joint=joint, baseline=own.auc)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +25,6 @@ from splitvfl.metrics import (
     rank_concordance,
     scores_and_numbers,
 )
-
-if TYPE_CHECKING:
-    from sklearn.model_selection import KFold  # slow to import
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -166,14 +162,6 @@ def held_out_concordance(scores: Floats, numbers: Floats, folds: npt.NDArray[np.
         if pairs:
             total, weight = total + pairs * found, weight + pairs
     return total / weight if weight else math.nan
-
-
-def fold_of_each(folds: KFold, count: int) -> npt.NDArray[np.int64]:
-    """Return the fold, from 0, in which each of so many records is held out, ``(count,)``."""
-    found = np.empty(count, np.int64)
-    for number, (_, held_out) in enumerate(folds.split(np.empty(count))):
-        found[held_out] = number
-    return found
 
 
 def shares_within(scores: Floats, numbers: Floats) -> tuple[float, float]:

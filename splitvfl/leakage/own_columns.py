@@ -5,9 +5,10 @@ No defense at the cut can go below this: the columns themselves tell. It stands 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,13 @@ from splitvfl.metrics import leak_auc, oriented
 Matrix = npt.NDArray[np.floating[Any]]
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
+# Fits models to the first records and predicts the others.
+Predict = Callable[[Rows, Rows], Mapping[str, Floats]]
 
 # A column that varies less than this, in parts of its mean, is constant but for rounding.
 _LEAST_UNIT = 1e-9
 # What was measured in this process, by a digest of the columns and labels: run after run in a notebook, or a sweep, is
-# about the same data, and ten models are fitted for each figure. The newest stay.
+# about the same data, and ten models are fitted for each figure. Those used last stay.
 _measured: dict[bytes, OwnColumns] = {}
 _MOST_MEASURED = 32
 # Least probability that a model gives a label: log odds are finite.
@@ -107,6 +110,22 @@ def of_these(used: Columns, truth: npt.NDArray[np.int64], *, seed: int = 0) -> O
     return measured_once(key, lambda: _better_model(matrix, truth, fields=fields, seed=seed))
 
 
+def nested_of_these(used: Columns, truth: npt.NDArray[np.int64], *, seed: int = 0) -> Mapping[str, Floats]:
+    """Return what a second model may be fitted to, for each fold that it leaves out: see :func:`nested`.
+
+    Args:
+        used: Columns of the records.
+        truth: ``(n,)``, in {0, 1}; five records of each class.
+        seed: As of :func:`of_these`.
+
+    Returns:
+        Log odds ``(5, n)``, by the model's name.
+    """
+    matrix = np.concatenate([used.numeric.cpu().numpy(), used.categorical.cpu().numpy()], axis=1)
+    predict = _predicting(matrix, truth, fields=used.categorical.shape[1], seed=seed)
+    return nested(place_of_each(folds_of(truth, seed)), of_these(used, truth, seed=seed).predicted, predict)
+
+
 def folds_of(truth: npt.NDArray[np.int64], seed: int) -> list[tuple[Rows, Rows]]:
     """Return five pairs of positions: of records to fit to, and of those that are held out; classes have their shares.
 
@@ -117,12 +136,55 @@ def folds_of(truth: npt.NDArray[np.int64], seed: int) -> list[tuple[Rows, Rows]]
     return list(StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(truth, truth))
 
 
+def place_of_each(folds: Iterable[tuple[Rows, Rows]]) -> Rows:
+    """Return the fold, from 0, in which each record is held out, ``(n,)``."""
+    parts = [held_out for _, held_out in folds]
+    found = np.empty(sum(part.size for part in parts), np.int64)
+    for number, part in enumerate(parts):
+        found[part] = number
+    return found
+
+
+def out_of_fold(folds: Iterable[tuple[Rows, Rows]], predict: Predict) -> dict[str, Floats]:
+    """Return what models that were fitted to the other folds predict of each record, by their names."""
+    parts = [(held_out, predict(fitted, held_out)) for fitted, held_out in folds]
+    order = np.argsort(np.concatenate([held_out for held_out, _ in parts]))
+    return {name: np.concatenate([found[name] for _, found in parts])[order] for name in parts[0][1]}
+
+
+def nested(places: Rows, predicted: Mapping[str, Floats], predict: Predict) -> dict[str, Floats]:
+    """Return, for each fold, what models predict of all records that know no label of that fold.
+
+    A second model is fitted to what first ones predict, and judged on a fold of its own. Fitted to plain out-of-fold
+    predictions it would know the labels of that fold: the first models of all other folds were fitted to them. With 400
+    records it then reads 0.515 to 0.518 where nothing tells. Here each of the other folds is predicted by models that
+    were fitted to neither: ten fits, as each pair of folds shares one.
+
+    Args:
+        places: ``(n,)``, the fold of each record, from 0.
+        predicted: What is predicted out of fold, by the model's name, ``(n, …)``.
+        predict: Fits the models to some records and predicts others.
+
+    Returns:
+        By name ``(folds, n, …)``: what a second model that leaves out the fold is fitted to, and judged on.
+    """
+    count = int(places.max()) + 1
+    found = {name: np.repeat(own[None], count, axis=0) for name, own in predicted.items()}
+    for first, second in combinations(range(count), 2):
+        asked = np.flatnonzero((places == first) | (places == second))
+        fitted = np.flatnonzero((places != first) & (places != second))
+        others = {first: places[asked] == second, second: places[asked] == first}
+        for name, values in predict(fitted, asked).items():
+            for left_out, chosen in others.items():
+                found[name][left_out, asked[chosen]] = values[chosen]
+    return found
+
+
 def measured_once(key: bytes, measure: Callable[[], OwnColumns]) -> OwnColumns:
     """Return what was measured under a key in this process, or measure it."""
-    if key not in _measured:
-        while len(_measured) >= _MOST_MEASURED:
-            del _measured[next(iter(_measured))]
-        _measured[key] = measure()
+    _measured[key] = _measured.pop(key) if key in _measured else measure()
+    if len(_measured) > _MOST_MEASURED:
+        del _measured[next(iter(_measured))]
     return _measured[key]
 
 
@@ -133,18 +195,22 @@ def key_of(matrix: Matrix, truth: npt.NDArray[Any], *numbers: int | None) -> byt
 
 
 def _better_model(matrix: Matrix, truth: npt.NDArray[np.int64], *, fields: int, seed: int) -> OwnColumns:
-    models = classifiers(seed)
-    scores = {name: np.zeros(truth.size) for name in models}
-    for fitted, held_out in folds_of(truth, seed):
-        inputs, others = _numbers(matrix, fitted, held_out, truth, fields=fields, seed=seed)
-        for name, model in models.items():
-            scores[name][held_out] = model.fit(inputs, truth[fitted]).predict_proba(others)[:, 1]
-    return better({name: _auc(scores[name], truth) for name in models}, {name: _odds(scores[name]) for name in models})
+    odds = out_of_fold(folds_of(truth, seed), _predicting(matrix, truth, fields=fields, seed=seed))
+    return better({name: _auc(scores, truth) for name, scores in odds.items()}, odds)
 
 
-def _odds(probabilities: Floats) -> Floats:
-    found: Floats = logit(np.clip(probabilities, _LEAST_PROBABILITY, 1.0 - _LEAST_PROBABILITY))
-    return found
+def _predicting(matrix: Matrix, truth: npt.NDArray[np.int64], *, fields: int, seed: int) -> Predict:
+    """Return what fits both models to some records and gives the log odds of others."""
+
+    def predict(fitted: Rows, asked: Rows) -> dict[str, Floats]:
+        inputs, others = _numbers(matrix, fitted, asked, truth, fields=fields, seed=seed)
+        found = {}
+        for name, model in classifiers(seed).items():
+            probabilities = model.fit(inputs, truth[fitted]).predict_proba(others)[:, 1]
+            found[name] = logit(np.clip(probabilities, _LEAST_PROBABILITY, 1.0 - _LEAST_PROBABILITY))
+        return found
+
+    return predict
 
 
 def better(aucs: Mapping[str, float], predicted: Mapping[str, Floats]) -> OwnColumns:
@@ -282,8 +348,9 @@ def _numbers(
     inputs, others = matrix[fitted], matrix[held_out]
     if fields:
         codes, labels, encoder = inputs[:, -fields:].copy(), truth[fitted], TargetEncoder(target_type="binary")
-        # One fold less than outside: of a class with as many records as folds, one less is fitted on.
-        for known, asked in StratifiedKFold(FOLDS - 1, shuffle=True, random_state=seed).split(codes, labels):
+        # One fold less than outside: of a class with as many records as folds, one less is fitted on; or two.
+        inner = StratifiedKFold(min(FOLDS - 1, np.bincount(labels).min()), shuffle=True, random_state=seed)
+        for known, asked in inner.split(codes, labels):
             inputs[asked, -fields:] = encoder.fit(codes[known], labels[known]).transform(codes[asked])
         others[:, -fields:] = encoder.fit(codes, labels).transform(others[:, -fields:])
     return inputs, others

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import RidgeCV
-from sklearn.model_selection import KFold, cross_val_predict
+from sklearn.model_selection import KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from torch import Tensor
@@ -21,16 +21,21 @@ from splitvfl.data.columns import Columns
 from splitvfl.errors import DataError
 from splitvfl.leakage.drawing import FOLDS, drawn
 from splitvfl.leakage.judging import keeper_for
-from splitvfl.leakage.number_judging import fold_of_each, held_out_concordance
+from splitvfl.leakage.number_judging import held_out_concordance
 from splitvfl.leakage.own_columns import (
     ROUNDS,
     OwnColumns,
+    Predict,
+    Rows,
     better,
     classifiers,
     first_component,
     folds_of,
     key_of,
     measured_once,
+    nested,
+    out_of_fold,
+    place_of_each,
 )
 from splitvfl.metrics import known, macro_auc
 
@@ -85,18 +90,50 @@ def of_these(used: Columns, truth: Matrix, classes: int | None, *, seed: int = 0
     return measured_once(key_of(matrix, truth, classes, seed), measure)
 
 
+def nested_of_these(used: Columns, truth: Matrix, classes: int | None, *, seed: int = 0) -> Mapping[str, Matrix]:
+    """Return what a second model may be fitted to, for each fold: :func:`~splitvfl.leakage.own_columns.nested`.
+
+    Args:
+        used: Columns of the records.
+        truth: ``(n,)`` float64, in 0 … k−1, or numbers; as :func:`of_these` takes them.
+        classes: k; ``None`` for numbers.
+        seed: As of :func:`of_these`.
+
+    Returns:
+        Log probabilities ``(5, n, k)``, or numbers ``(5, n)``, by the model's name.
+    """
+    matrix, predicted = _matrix(used), of_these(used, truth, classes, seed=seed).predicted
+    if classes is None:
+        return nested(
+            place_of_each(number_folds(truth.size, seed)), predicted, _predicting_numbers(matrix, truth, seed)
+        )
+    names = truth.astype(np.int64)
+    predict = _predicting_classes(matrix, names, classes, seed)
+    return nested(place_of_each(folds_of(names, seed)), predicted, predict)
+
+
+def number_folds(count: int, seed: int) -> list[tuple[Rows, Rows]]:
+    """Return five pairs of positions: of records to fit to, and of those that are held out."""
+    return list(KFold(FOLDS, shuffle=True, random_state=seed).split(np.empty(count)))
+
+
 def _numbers_told(matrix: Matrix, truth: Matrix, seed: int) -> tuple[dict[str, float], Mapping[str, Matrix]]:
     """Return the concordance of what each of two models predicts out of fold, and the predictions."""
     if truth.size < 2 * FOLDS:
         raise DataError(f"expected at least {2 * FOLDS} records, got {truth.size}")
-    folds = KFold(FOLDS, shuffle=True, random_state=seed)
+    folds = number_folds(truth.size, seed)
+    places, predicted = place_of_each(folds), out_of_fold(folds, _predicting_numbers(matrix, truth, seed))
+    return {name: held_out_concordance(scores, truth, places) for name, scores in predicted.items()}, predicted
+
+
+def _predicting_numbers(matrix: Matrix, truth: Matrix, seed: int) -> Predict:
     models = {
         "ridge regression": make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3.0, 3.0, 7))),
         "gradient boosting": HistGradientBoostingRegressor(max_iter=ROUNDS, random_state=seed),
     }
-    places = fold_of_each(folds, truth.size)
-    predicted = {name: cross_val_predict(model, matrix, truth, cv=folds) for name, model in models.items()}
-    return {name: held_out_concordance(scores, truth, places) for name, scores in predicted.items()}, predicted
+    return lambda fitted, asked: {
+        name: model.fit(matrix[fitted], truth[fitted]).predict(matrix[asked]) for name, model in models.items()
+    }
 
 
 def _classes_told(
@@ -106,14 +143,25 @@ def _classes_told(
     present, counts = np.unique(truth, return_counts=True)
     if counts.min() < FOLDS or present.size < 2:
         raise DataError(f"each class needs at least {FOLDS} records, got {counts.tolist()}")
-    names, found, predicted = truth.astype(np.int64), {}, {}
-    folds = folds_of(names, seed)
-    for name, model in classifiers(seed).items():
-        scores = np.zeros((truth.size, classes))
-        scores[:, present.astype(np.int64)] = cross_val_predict(model, matrix, names, cv=folds, method="predict_proba")
-        found[name] = macro_auc(torch.from_numpy(scores), torch.from_numpy(truth))
-        predicted[name] = np.log(np.clip(scores, _LEAST_PROBABILITY, 1.0))
-    return found, predicted
+    names = truth.astype(np.int64)
+    predicted = out_of_fold(folds_of(names, seed), _predicting_classes(matrix, names, classes, seed))
+    answers = torch.from_numpy(truth)
+    return {name: macro_auc(torch.from_numpy(scores), answers) for name, scores in predicted.items()}, predicted
+
+
+def _predicting_classes(matrix: Matrix, truth: Rows, classes: int, seed: int) -> Predict:
+    """Return what fits both models to some records and gives the log probabilities of others, ``(n, k)``."""
+
+    def predict(fitted: Rows, asked: Rows) -> dict[str, Matrix]:
+        found = {}
+        for name, model in classifiers(seed).items():
+            scores = np.zeros((asked.size, classes))
+            model.fit(matrix[fitted], truth[fitted])
+            scores[:, model.classes_] = model.predict_proba(matrix[asked])
+            found[name] = np.log(np.clip(scores, _LEAST_PROBABILITY, 1.0))
+        return found
+
+    return predict
 
 
 def first_component_leak(columns: Columns, labels: Tensor, classes: int | None, *, seed: int = 0) -> float | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -18,6 +20,21 @@ Rows = npt.NDArray[np.int64]
 _PIECE = 1 << 20
 
 
+class OutOfFold(NamedTuple):
+    """What models of a partner's features predict.
+
+    Attributes:
+        auc: Leak AUC of the better one.
+        nested: ``(5, n, m)`` of m models, of k classes ``(5, n, k, m)``: by the fold that is left out, log odds of two
+            classes, log probabilities of k, and numbers (:func:`~splitvfl.leakage.own_columns.nested`).
+        places: ``(n,)``, the fold of each record.
+    """
+
+    auc: float
+    nested: Floats
+    places: Rows
+
+
 class PartnerFeatures:
     """The features of one partner by record id.
 
@@ -31,6 +48,7 @@ class PartnerFeatures:
 
     def __init__(self, features: Records | Columns | Tensor) -> None:
         self._ids: Tensor | None = None
+        self._last: tuple[int, Rows, Floats, OutOfFold] | None = None
         if isinstance(features, Records):
             self._columns, self._ids = features.columns, features.ids
         elif isinstance(features, Columns):
@@ -70,38 +88,39 @@ class PartnerFeatures:
             )
         return found
 
-    @staticmethod
-    def folds(truth: npt.NDArray[np.int64], seed: int) -> Rows:
-        """Return the fold in which each record is held out, ``(n,)``, of k classes: those of :meth:`predictions`."""
-        from splitvfl.leakage.own_columns import folds_of
+    def predictions(self, rows: Rows, truth: Floats, classes: int | None, *, seed: int) -> OutOfFold:
+        """Return what two models of the features predict of these records out of fold.
 
-        found = np.empty(truth.size, np.int64)
-        for number, (_, held_out) in enumerate(folds_of(truth, seed)):
-            found[held_out] = number
-        return found
-
-    def predictions(
-        self, rows: Rows, truth: npt.NDArray[np.float64], classes: int | None, *, seed: int
-    ) -> tuple[dict[str, Floats], float]:
-        """Return what two models of the features predict of these records out of fold, and the better one's figure.
-
-        No record's own label enters what is predicted of it. It is fitted once for the same records in a process.
+        No record's own label enters what is predicted of it, nor what a second model is fitted to that is judged on it.
+        Models are fitted once for the same records.
 
         Args:
             rows: ``(n,)``, as :meth:`rows` returns them.
             truth: ``(n,)``, their labels.
             classes: Number of classes; ``None`` for numbers.
             seed: Decides the folds (:func:`~splitvfl.leakage.own_columns.folds_of`, and ``KFold`` of numbers).
-
-        Returns:
-            By the model's name, as :class:`~splitvfl.leakage.own_columns.OwnColumns` has it; and a leak AUC.
         """
         # scikit-learn is slow to import, and nobody who has no features needs it.
         from splitvfl.leakage import own_columns, own_columns_many
 
+        kept = self._last
+        if kept is not None and kept[0] == seed and np.array_equal(kept[1], rows) and np.array_equal(kept[2], truth):
+            return kept[3]
         used = self._columns.rows(torch.from_numpy(rows))
         if classes == 2:
-            found = own_columns.of_these(used, truth.astype(np.int64), seed=seed)
+            names = truth.astype(np.int64)
+            auc = own_columns.of_these(used, names, seed=seed).auc
+            nested = own_columns.nested_of_these(used, names, seed=seed)
+            folds = own_columns.folds_of(names, seed)
         else:
-            found = own_columns_many.of_these(used, truth, classes, seed=seed)
-        return dict(found.predicted), found.auc
+            auc = own_columns_many.of_these(used, truth, classes, seed=seed).auc
+            nested = own_columns_many.nested_of_these(used, truth, classes, seed=seed)
+            numbers = classes is None
+            folds = (
+                own_columns_many.number_folds(truth.size, seed)
+                if numbers
+                else own_columns.folds_of(truth.astype(np.int64), seed)
+            )
+        found = OutOfFold(auc, np.stack([*nested.values()], axis=-1), own_columns.place_of_each(folds))
+        self._last = (seed, rows, truth, found)
+        return found

@@ -251,10 +251,9 @@ class BinaryHistory(RunHistory):
         )
         if rows is None or self.features is None:
             return found
-        odds, baseline = self.features.predictions(rows, truth.astype(np.float64), 2, seed=seed)
-        folds = self.features.folds(truth.astype(np.int64), seed)
-        scores = _out_of_fold(np.column_stack([numbers, *odds.values()]), truth, folds)
-        return with_features(found, joint=leak_auc(torch.from_numpy(scores), tensors[1]), baseline=baseline)
+        own = self.features.predictions(rows, truth.astype(np.float64), 2, seed=seed)
+        scores = _out_of_fold(numbers, truth, own.places, own.nested)
+        return with_features(found, joint=leak_auc(torch.from_numpy(scores), tensors[1]), baseline=own.auc)
 
     def _numbers(self, slots: Slots) -> Floats:
         """Return what there is of each record besides the prediction, ``(n, 8)``."""
@@ -283,10 +282,18 @@ def stratified(truth: Flags, seed: int) -> npt.NDArray[np.int64]:
     return folds
 
 
-def _out_of_fold(columns: Floats, truth: Flags, folds: npt.NDArray[np.int64]) -> Floats:
-    """Return each record's log odds by logistic regression on the other folds."""
+def _out_of_fold(given: Floats, truth: Flags, folds: npt.NDArray[np.int64], nested: Floats | None = None) -> Floats:
+    """Return each record's log odds by logistic regression on the other folds.
+
+    Args:
+        given: ``(n, j)``, what is known of each record.
+        truth: ``(n,)``.
+        folds: ``(n,)``.
+        nested: ``(5, n, m)``: more of it, by the fold that is left out.
+    """
     scores = np.empty(truth.size)
     for fold in range(FOLDS):
+        columns = given if nested is None else np.concatenate([given, nested[fold]], axis=1)
         fitted = folds != fold
         middle, unit = columns[fitted].mean(axis=0), columns[fitted].std(axis=0)
         numbers = (columns - middle) / np.where(unit > _LEAST_UNIT * np.abs(middle), unit, np.inf)

@@ -16,7 +16,8 @@ from splitvfl.errors import ArgumentError
 from splitvfl.hooks import View
 from splitvfl.leakage.canaries import Canaries
 from splitvfl.leakage.judging import Leak
-from splitvfl.leakage.number_judging import NumberKeeper, fold_of_each, held_out_concordance, shares_within
+from splitvfl.leakage.number_judging import NumberKeeper, held_out_concordance, shares_within
+from splitvfl.leakage.own_columns import place_of_each
 from splitvfl.metrics import concordance, leak_auc, rank_concordance
 
 
@@ -135,7 +136,7 @@ def test_pairs_in_one_fold_count_and_no_others() -> None:
 def test_what_knows_nothing_is_not_read_below_one_half_out_of_fold() -> None:
     """Means of 40 runs of 60 records: within four standard errors of one half; all pairs together are far below."""
     generator, folds = np.random.default_rng(0), KFold(5, shuffle=True, random_state=0)
-    places, within, together = fold_of_each(folds, 60), [], []
+    places, within, together = place_of_each(folds.split(np.empty(60))), [], []
     for _ in range(40):
         labels = generator.normal(size=60)
         scores = cross_val_predict(Ridge(100.0), generator.normal(size=(60, 2)), labels, cv=folds)
