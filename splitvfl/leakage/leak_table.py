@@ -10,6 +10,7 @@ from typing import Any
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.leak_summary import nanmax
 from splitvfl.leakage.leaks import html_table
+from splitvfl.leakage.message_audit import WITHOUT_FEATURES
 from splitvfl.leakage.watching import Watch
 
 IN_TOTAL, BEYOND = "in total", "beyond the prediction"
@@ -29,7 +30,8 @@ class LeakRow:
         scored: Share of the records of a step that it scored.
         note: How :data:`BEYOND` was measured: ``"matched"`` between records of equal prediction, which leaves
             prediction in and may read well above what a defense promises; or among how many canaries, which may be
-            held against it. Of other rows "".
+            held against it. Of :data:`IN_TOTAL`, where the partner's features are not known,
+            :data:`~splitvfl.leakage.message_audit.WITHOUT_FEATURES`. Of other rows "".
     """
 
     party: str
@@ -75,7 +77,8 @@ def _rows(party: str, watch: Watch, waited: Mapping[str, AfterTraining]) -> list
     three = watch.label_leak(party)
     if three is not None:
         how = f"{three.canaries} canaries" if three.canaries else "matched"
-        sums = [(IN_TOTAL, three.total, ""), (BEYOND, three.beyond, how)]
+        what = "" if three.includes_features else WITHOUT_FEATURES
+        sums = [(IN_TOTAL, three.total, what), (BEYOND, three.beyond, how)]
         found += [LeakRow(party, name, worst=value, note=note) for name, value, note in sums if value is not None]
     found += [
         LeakRow(party, name, one.auc, one.accumulated_auc, one.worst, one.scored)

@@ -27,6 +27,9 @@ from splitvfl.metrics import limit_of_largest
 AUDITORS = ("auditor-linear", "auditor-likelihood", "auditor-ratio")
 """Names of the auditor's attacks on messages."""
 
+WITH_FEATURES = "messages, predictions and features"
+"""What is said of a total with them."""
+
 WITHOUT_FEATURES = "messages and predictions only"
 """What is said of a total without the partner's own features."""
 

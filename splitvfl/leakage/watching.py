@@ -105,8 +105,11 @@ class Watch:
         """Return the three figures of one party so far; ``None`` without an auditor of its messages."""
         if party not in self.audits:
             return None
-        worst = nanmax(*(summary.worst for summary in self.summaries(party).values() if summary.by_messages))
-        return LabelLeak.so_far(self.audits[party], worst=worst, known=self.known.get(party))
+        audit = self.audits[party]
+        # Where the partner's features count, attacks on these alone count too.
+        counted = [one.worst for one in self.summaries(party).values() if one.by_messages or audit.includes_features]
+        attacks = len(counted) - len(audit.keepers)
+        return LabelLeak.so_far(audit, worst=nanmax(*counted), known=self.known.get(party), attacks=attacks)
 
     def scalars(self, *, epoch_ends: bool) -> dict[str, float]:
         """Return what there is to log after a step, by tag.

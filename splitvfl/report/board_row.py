@@ -6,6 +6,7 @@ from pathlib import Path
 
 from splitvfl.errors import CheckpointError
 from splitvfl.leakage.board import add_row
+from splitvfl.leakage.message_audit import WITH_FEATURES, WITHOUT_FEATURES
 from splitvfl.report.summary import RunSummary
 
 
@@ -21,13 +22,14 @@ def show_on_board(summary: RunSummary, folder: Path) -> None:
         "defense": " + ".join(names) + (", private top" if summary.private_top else ""),
         "exchange": summary.exchange,
         "seed": summary.seed,
+        "total of": WITH_FEATURES if summary.includes_features else WITHOUT_FEATURES,
         "strength": " + ".join(filter(None, strengths)),
     }
     figures = {
         f"test {summary.metric_name}": summary.test_metric,
         "worst leak AUC": summary.worst[0],
         "beyond the prediction": summary.beyond,
-        "messages and prediction": summary.total,
+        "total": summary.total,
         "known without messages": summary.known,
     }
     columns = {

@@ -14,7 +14,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from splitvfl.report.findings import PARTLY_VISIBLE, VISIBLE, below, columns_hidden, figure, leakiest, unavailable_notes
+from splitvfl.report.findings import (
+    PARTLY_VISIBLE,
+    VISIBLE,
+    below,
+    columns_hidden,
+    figure,
+    in_all,
+    leakiest,
+    unavailable_notes,
+)
 from splitvfl.report.own_seat import seat_lines
 from splitvfl.report.rows import (
     DefenseRow,
@@ -109,9 +118,8 @@ def leak_line(group: RunGroup, row: DefenseRow) -> str:
         name = _where_canaries_were_read(run) or name
         where = f" at {name}" if len(run.parties) > 1 else ""
         ends = f"{figure(run.canaries.low)} to {figure(run.canaries.high)}"
-        total = run.parties[name].label_leak.total
-        in_all = "in all not measured" if total is None else f"{figure(total)} in all"
-        leak = f"{figure(run.canaries.auc)} ({ends}) beyond the prediction, {in_all}{where}"
+        total = in_all(run.parties[name].label_leak)
+        leak = f"{figure(run.canaries.auc)} ({ends}) beyond the prediction, {total}{where}"
     return f"Labels{behind}: {leak}, {_known(run, name)}: {held}."
 
 

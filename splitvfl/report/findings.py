@@ -19,6 +19,7 @@ from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import best_by_knowledge
 from splitvfl.leakage.label_leak import LabelLeak, largest
 from splitvfl.leakage.membership import FEWEST_OTHERS, MembershipLeak
+from splitvfl.leakage.message_audit import WITHOUT_FEATURES
 from splitvfl.metrics import chance_of_largest, oriented, turned_round
 from splitvfl.report.most_read import most_read, sent_when
 from splitvfl.report.own_seat import seat_verdict
@@ -109,7 +110,14 @@ def _three(run: RunSummary, name: str, party: PartyResult) -> str:
     if leak.total is None:
         why = "" if any(shown_name(attack) == AUDITOR for attack in party.attacks) else ", as no auditor watched"
         return f"{where} beyond the prediction and in all not measured{why}; {_known(name, leak)}."
-    return f"{where} {_beyond(leak)} beyond the prediction, {figure(leak.total)} in all; {_known(name, leak)}."
+    return f"{where} {_beyond(leak)} beyond the prediction, {in_all(leak)}; {_known(name, leak)}."
+
+
+def in_all(leak: LabelLeak) -> str:
+    """Return the total in words, and what is not in it."""
+    if leak.total is None:
+        return "in all not measured"
+    return f"{figure(leak.total)} in all" + ("" if leak.includes_features else f" ({WITHOUT_FEATURES})")
 
 
 def _beyond(leak: LabelLeak) -> str:
@@ -126,6 +134,20 @@ def _known(name: str, leak: LabelLeak) -> str:
     if leak.labelled:
         return f"{name}'s own columns alone read {figure(leak.known)}"
     return f"the first principal component of {name}'s columns reads {figure(leak.known)} without any label"
+
+
+def total_notes(runs: Sequence[RunSummary]) -> list[str]:
+    """Return in sentences what the totals leave out, and what they are where nothing leaks."""
+    leaks = [leak for run in runs for party in run.parties.values() if (leak := party.label_leak).total is not None]
+    notes = []
+    without = sum(not leak.includes_features for leak in leaks)
+    if without:
+        some = "" if without == len(leaks) else f" for {without:,} of {len(leaks):,} totals"
+        notes.append(f"In all: {WITHOUT_FEATURES}{some}, as the partner's own features are not known.")
+    chance = largest(leak.by_chance for leak in leaks)
+    if chance is not None:
+        notes.append(f"In all is the largest of several figures: where nothing leaks, 95 % are below {chance:.2f}.")
+    return notes
 
 
 def label_notes(runs: Sequence[RunSummary]) -> list[str]:
@@ -386,7 +408,11 @@ def _not_hidden(run: RunSummary, goal: float) -> str:
         if excess is None
         else f"{figure(excess)} more than {_partner(run, name)} knows without messages"
     )
-    return f"The labels are not hidden by that: with the model's predictions {figure(total)} is read in all, {more}."
+    features = " and the partner's features" if run.includes_features else ""
+    return (
+        f"The labels are not hidden by that: with the model's predictions{features} {figure(total)} is read in all, "
+        f"{more}."
+    )
 
 
 def _weaknesses(run: RunSummary, goal: float) -> list[str]:

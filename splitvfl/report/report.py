@@ -45,6 +45,7 @@ from splitvfl.report.findings import (
     sending_note,
     stopping_note,
     told_notes,
+    total_notes,
     unavailable_notes,
     verdict,
 )
@@ -355,7 +356,13 @@ def _told(row: DefenseRow, folder: Path, *, name: str) -> Mapping[str, Any]:
 def _notes(group: RunGroup) -> list[str]:
     # What is wrong with the matched figure stands once in the page, among the words.
     measured = label_notes([run for run in group.runs if run.canaries is not None])
-    found = [*measured, *told_notes(group.runs), chance_note(group.runs), known_note(group.runs)]
+    found = [
+        *total_notes(group.runs),
+        *measured,
+        *told_notes(group.runs),
+        chance_note(group.runs),
+        known_note(group.runs),
+    ]
     return list(dict.fromkeys(filter(None, [*found, *(note for run in group.runs for note in run.notes)])))
 
 

@@ -157,7 +157,9 @@ class PartyResult:
         first_component_auc: AUC of the first principal component of its own columns, for which no label is needed.
         detection_error: The auditor's, as are the next four: :class:`~splitvfl.leakage.message_audit.MessageAudit`.
         late_detection_error: Over the last tenth of the steps.
-        total: By messages and predictions together.
+        total: By messages, predictions and the partner's features together.
+        includes_features: Whether the features are in it; else it is by messages and predictions only.
+        total_by_chance: What the total of the run stays below in 95 of 100 runs in which nothing tells the labels.
         prediction_auc: By predictions alone, of the training records.
         beyond_prediction: By both, between records of equal prediction.
         measurements: Means over the run of what the defenses of this party's messages logged.
@@ -183,6 +185,8 @@ class PartyResult:
     beyond_prediction: float | None = None
     first_component_auc: float | None = None
     worst_canaries: CanaryLeak | None = None
+    includes_features: bool = False
+    total_by_chance: float | None = None
     readings: list[ColumnReading] = field(default_factory=list)
 
     @property
@@ -190,12 +194,19 @@ class PartyResult:
         """Total, beyond prediction, and known without messages."""
         return LabelLeak.of(
             total=self.total,
-            worst=self.worst[0],
+            worst=self.worst_of_all if self.includes_features else self.worst[0],
             matched=self.beyond_prediction,
             canaries=self.worst_canaries,
             own_columns=self.own_columns_auc,
             first_component=self.first_component_auc,
+            includes_features=self.includes_features,
+            by_chance=self.total_by_chance,
         )
+
+    @property
+    def worst_of_all(self) -> float | None:
+        """The largest leak AUC of any attack, also of those on its own columns alone; ``None`` if there is none."""
+        return largest(result.worst for result in self.attacks.values())
 
     @property
     def worst(self) -> tuple[float | None, str]:
@@ -213,7 +224,14 @@ class PartyResult:
         if audit is None:
             return self
         figures: dict[str, Any] = {name: known(getattr(audit, name)) for name in _AUDITED}
-        return replace(self, **figures, worst_canaries=audit.canaries)
+        others = [one for one in self.attacks.values() if one.by_messages or audit.includes_features]
+        return replace(
+            self,
+            **figures,
+            worst_canaries=audit.canaries,
+            includes_features=audit.includes_features,
+            total_by_chance=known(audit.by_chance(max(0, len(others) - len(audit.keepers)))),
+        )
 
     def measurement(self, name: str) -> float | None:
         """Return the largest measurement of this name over all defenses, or ``None``: ``"noise_to_signal"``."""
@@ -442,8 +460,13 @@ class RunSummary:
 
     @property
     def total(self) -> float | None:
-        """The largest leak AUC of messages and predictions together, at any party; ``None`` without an auditor."""
+        """The largest leak AUC of all that a party has, at any party; ``None`` without an auditor."""
         return largest(party.label_leak.total for party in self.parties.values())
+
+    @property
+    def includes_features(self) -> bool:
+        """Whether the partners' own features are in every total that there is."""
+        return all(party.includes_features for party in self.parties.values() if party.total is not None)
 
     @property
     def beyond(self) -> float | None:

@@ -22,6 +22,7 @@ from splitvfl.report.findings import (
     known_note,
     label_notes,
     told_notes,
+    total_notes,
     unavailable_notes,
     verdict,
 )
@@ -67,7 +68,8 @@ _LEAK_AUC = (
 _THREE = {
     "beyond": "what messages tell beyond the model's prediction: among the canaries, whose labels nobody can predict, "
     "with a 95 % interval below; or matched",
-    "in all": "leak AUC of messages and the model's predictions together",
+    "in all": "leak AUC of messages, the model's predictions and the partner's own features together: the largest of a "
+    "reader of all, of the features alone, and of every attack",
     "known": "without messages: the larger of the partner's own columns, given labels of other records, and of their "
     "first principal component (its AUC is below; of columns of numbers), given none",
 }
@@ -164,7 +166,7 @@ def comparison_table(runs: Sequence[RunSummary]) -> RenderableType:
 
 
 def _said_once(runs: Sequence[RunSummary]) -> Iterator[RenderableType]:
-    notes = [*label_notes(runs), *told_notes(runs)]
+    notes = [*total_notes(runs), *label_notes(runs), *told_notes(runs)]
     yield from (Text(note, style="dim") for note in notes)
     if notes:
         yield Text()

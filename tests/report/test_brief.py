@@ -178,7 +178,8 @@ def test_canaries_are_named_at_the_partner_where_they_were_read() -> None:
     far = replace(party(norm=result(0.7)), own_columns_auc=0.55, total=0.75, worst_canaries=high)
     both = run("a", parties={"near": near, "far": far}, canaries=high)
     assert lines(both)[0] == (
-        "Labels: 0.66 (0.60 to 0.72) beyond the prediction, 0.75 in all at far, far's own columns 0.55: goal missed."
+        "Labels: 0.66 (0.60 to 0.72) beyond the prediction, 0.75 in all (messages and predictions only) at far, "
+        "far's own columns 0.55: goal missed."
     )
 
 

@@ -219,7 +219,8 @@ def test_three_figures_come_first_and_side_by_side(tmp_path: Path) -> None:
     page = page_of(tmp_path, run(), judged("asymmetric-response"), judged("max-norm", private_top=True), nothing)
     text = text_of(page)
     for expected in (
-        "0.55 beyond asymmetric-response Labels: 0.55 (0.50 to 0.59) beyond the prediction, 0.91 in all; telecom's own "
+        "0.55 beyond asymmetric-response Labels: 0.55 (0.50 to 0.59) beyond the prediction, 0.91 in all "
+        "(messages and predictions only); telecom's own "
         "columns alone read 0.81. What that means Beyond what the model predicts, the leak stayed below the goal",
         "asymmetric-response 0.55 0.50 to 0.59 0.91 0.81 0.81 0.62 0.72 norm",
         "max-norm, private top 0.55",

@@ -17,7 +17,7 @@ from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading, ColumnShare
 from splitvfl.leakage.features import ColumnLeak, FeatureLeak
-from splitvfl.report.findings import advice, below, blind_half_width, headline, stopping_note
+from splitvfl.report.findings import advice, below, blind_half_width, headline, stopping_note, total_notes
 from splitvfl.report.provenance import Provenance
 from splitvfl.report.rows import attack_names, attack_result, estimate, group_runs, rows_by_defense, written
 from splitvfl.report.summary import AttackResult, ExchangeTraits, PartyResult, RunSummary, read_summary
@@ -616,6 +616,8 @@ def three(
         total=0.91,
         beyond_prediction=0.66,
         worst_canaries=found,
+        includes_features=True,
+        total_by_chance=0.547,
     )
     return run("x", parties={"telecom": replace(figures, **changes)}, canaries=found)  # type: ignore[arg-type]
 
@@ -627,6 +629,7 @@ def test_the_headline_says_three_figures_in_a_sentence() -> None:
     assert headline(three(canaries=False)) == (
         "Labels: 0.66 (matched) beyond the prediction, 0.91 in all; telecom's own columns alone read 0.77."
     )
+    assert ", 0.91 in all (messages and predictions only); telecom" in headline(three(includes_features=False))
     assert "; the first principal component of telecom's columns reads 0.83 without any label." in headline(
         three(first_component_auc=0.83)
     )
@@ -720,7 +723,8 @@ def test_labels_are_never_called_hidden_where_much_more_is_read_than_columns_tel
     attacks = {"norm": result(0.55), "auditor-linear": result(0.5)}
     text = verdict(three(canaries=canaries, attacks=attacks))
     assert (
-        "The labels are not hidden by that: with the model's predictions 0.91 is read in all, 0.14 more than your "
+        "The labels are not hidden by that: with the model's predictions and the partner's features 0.91 is "
+        "read in all, 0.14 more than your "
         "partner knows without messages." in text
     )
     for changes in ({"total": 0.8}, {"own_columns_auc": 0.9}):  # little more than is known anyway
@@ -887,3 +891,25 @@ def test_two_runs_have_a_range_and_three_an_interval() -> None:
     assert three_runs is not None
     assert not three_runs.is_range
     assert written(three_runs, 2) == "0.95 ± 0.12"  # t(0.975, 2) · 0.05 / √3 = 0.124
+
+
+def test_what_a_total_leaves_out_is_said_of_every_run() -> None:
+    known, networked = three(), three(includes_features=False, total_by_chance=0.561)
+    assert total_notes([known]) == [
+        "In all is the largest of several figures: where nothing leaks, 95 % are below 0.55."
+    ]
+    assert total_notes([networked])[0].startswith("In all: messages and predictions only, as ")
+    assert total_notes([known, networked])[0].startswith("In all: messages and predictions only for 1 of 2 totals, as ")
+    assert total_notes([three(total=None)]) == []
+    assert "messages and predictions only" in printed(comparison_table([networked]))
+    assert "messages and predictions only" not in printed(comparison_table([known]))
+
+
+def test_what_the_features_tell_alone_is_in_a_total_that_includes_them() -> None:
+    """So is an attack that reads no message; elsewhere neither is."""
+    attack = {"columns": replace(result(0.6, 0.99), by_messages=False)}
+    for own, includes, expected in ((0.95, True, 0.95), (0.95, False, 0.91), (0.77, True, 0.91)):
+        leak = three(own_columns_auc=own, includes_features=includes).parties["telecom"].label_leak
+        assert (leak.total, leak.includes_features) == (expected, includes)
+        leak = three(attacks=attack, own_columns_auc=own, includes_features=includes).parties["telecom"].label_leak
+        assert leak.total == (0.99 if includes else expected)
