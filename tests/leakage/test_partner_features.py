@@ -89,7 +89,7 @@ def test_a_second_model_knows_no_label_of_the_fold_that_it_is_judged_on() -> Non
     """Models that predict which folds they were fitted to, a bit for each."""
     places = np.random.default_rng(0).permutation(np.arange(40) % 5)
 
-    def predict(fitted: np.ndarray, asked: np.ndarray) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+    def predict(fitted: np.ndarray, asked: np.ndarray) -> dict[str, np.ndarray]:
         return {"bits": np.full(asked.size, sum(1 << int(fold) for fold in np.unique(places[fitted])), np.float64)}
 
     folds = [(np.flatnonzero(places != fold), np.flatnonzero(places == fold)) for fold in range(5)]
