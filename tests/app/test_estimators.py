@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import sys
 import warnings
 from collections.abc import Callable
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
@@ -366,17 +364,8 @@ def test_it_goes_where_estimators_go() -> None:
     assert search.best_estimator_.predict(X).shape == (120,)
 
 
-class NoPandas(MetaPathFinder):
-    """Finds pandas nowhere: scikit-learn takes a module that is None for pandas itself."""
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        if fullname == "pandas":
-            raise ModuleNotFoundError("no pandas here", name="pandas")
-
-
 def test_without_pandas_the_table_is_one_of_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "pandas", raising=False)
-    monkeypatch.setattr(sys, "meta_path", [NoPandas(), *sys.meta_path])
+    monkeypatch.setattr("splitvfl.app.estimators.find_spec", lambda name: None)
     X, y = load_breast_cancer(return_X_y=True)
 
     model = SplitClassifier(**SMALL).fit({"a": X[:60, 0], "b": X[:60, 1]}, y[:60])
