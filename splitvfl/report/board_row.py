@@ -22,9 +22,10 @@ def show_on_board(summary: RunSummary, folder: Path) -> None:
         "defense": " + ".join(names) + (", private top" if summary.private_top else ""),
         "exchange": summary.exchange,
         "seed": summary.seed,
-        "total of": WITH_FEATURES if summary.includes_features else WITHOUT_FEATURES,
         "strength": " + ".join(filter(None, strengths)),
     }
+    if summary.total is not None:
+        settings["total of"] = WITH_FEATURES if summary.includes_features else WITHOUT_FEATURES
     figures = {
         f"test {summary.metric_name}": summary.test_metric,
         "worst leak AUC": summary.worst[0],

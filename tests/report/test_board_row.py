@@ -79,6 +79,18 @@ def test_a_finished_run_is_a_row_of_settings_and_figures(tmp_path: Path) -> None
     assert read_metrics(tmp_path) == [{"step": 20, "test/auc": 0.95}]
 
 
+@pytest.mark.parametrize(
+    ("includes", "what"), [(True, "messages, predictions and features"), (False, "messages and predictions only")]
+)
+def test_a_row_says_what_its_total_includes(tmp_path: Path, includes: bool, what: str) -> None:
+    party = PartyResult({}, total=0.8, includes_features=includes)
+    show_on_board(summary(parties={"lab": party}), tmp_path)
+
+    settings, figures = row(tmp_path)
+    assert settings["total of"] == what
+    assert figures["run/total"] == pytest.approx(0.8)
+
+
 def test_a_run_without_defenses_and_without_a_leak_has_a_row(tmp_path: Path) -> None:
     show_on_board(summary(defenses=[], metric="r2", parties={}), tmp_path)
 
