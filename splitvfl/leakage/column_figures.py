@@ -85,6 +85,7 @@ class ColumnReading:
             ended, or the summary is older than this. Whoever sends gradients moves ``share``, and can spoil the model
             at the end of a run; what was read before stays read.
         worst_epoch: Number of that epoch, from 1; ``None`` likewise, or where an older checkpoint did not count.
+        sent_once: Whether all was sent once, before the first step (exchange one-way): there are no epochs then.
         evaluation_only: Whether it could be judged by no message of training: then ``share``, ``told``, ``records`` and
             ``columns`` are those of the last evaluation.
     """
@@ -111,6 +112,7 @@ class ColumnReading:
     worst: float | None = None
     worst_epoch: int | None = None
     evaluation_only: bool = False
+    sent_once: bool = False
 
     @property
     def most(self) -> float:

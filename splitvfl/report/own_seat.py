@@ -58,7 +58,7 @@ def _training_line(party: str, best: MostRead) -> str:
 def _moment(best: MostRead) -> str:
     """Return in words of which messages a reading is."""
     words = {"finished": "with the finished model", "run": "over the run", "last": "in training"}
-    words["evaluation"] = "of records that were evaluated"
+    words |= {"evaluation": "of records that were evaluated", "once": "in what is sent once"}
     return words.get(best.moment) or f"in {epoch_of(best.reading)}"
 
 

@@ -296,7 +296,8 @@ def _readings(rows: Sequence[DefenseRow]) -> Iterator[Table]:
     table.add_column("by", overflow="fold", width=10)
     _numbers(table, ("most", 5), ("last epoch", 6), ("over the run", 8), ("without", 7), ("columns told", 8))
     for row, party, one in found:
-        last = None if one.standing_still or one.of_scores or one.evaluation_only else one.share
+        once = one.standing_still or one.of_scores or one.evaluation_only or one.sent_once
+        last = None if once else one.share
         figures = (one.most, last, one.accumulated, one.without_messages)
         shares = (MISSING if share is None else f"{share:.0%}" for share in figures)
         told = f"{one.most_told} of {len(one.columns)}"
@@ -341,6 +342,8 @@ def _by(reading: ColumnReading) -> Text:
         if reading.standing_still
         else " (eval)"
         if reading.evaluation_only
+        else " (once)"
+        if reading.sent_once
         else ""
     )
     return Text(_hyphened(reading.attack, 10) + when)

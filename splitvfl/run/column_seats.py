@@ -56,7 +56,8 @@ class ColumnSeats:
         seed: int,
     ) -> None:
         self._active, self._passives, self._watch = active, passives, watch
-        self._among = sent_records(active.data.train, batches)
+        self._one_way = exchange.one_way
+        self._among = _shown_records(active.data.train, batches, exchange)
         self._categories = {name: asked_categories(party.data) for name, party in passives.items() if attacks}
         others = "the top model takes what other parties send too, and that is not there yet"
         self._no_top = others if len(passives) > 1 else ""
@@ -75,14 +76,14 @@ class ColumnSeats:
                         categories=self._categories[name],
                         among=self._among,
                         nobodys=_nobodys(active),
-                        epoch_steps=len(batches),
+                        epoch_steps=None if exchange.one_way else len(batches),
                         seed=seed,
                         top=OwnTop(active),
                     )
 
     def readings(self, party: str) -> list[ColumnReading]:
         """Return what was read of one party's columns, beside what the label party's own columns tell of them."""
-        return readings_of(self._watch, party, self._without_messages)
+        return readings_of(self._watch, party, self._without_messages, sent_once=self._one_way)
 
     def _without_messages(self, party: str, reader: ColumnReader) -> float | None:
         """Return the share of variance that ridge regression on the label party's own columns recovers.
@@ -103,7 +104,11 @@ class ColumnSeats:
 
 
 def readings_of(
-    watch: Watch, party: str, without_messages: Callable[[str, ColumnReader], float | None] = lambda party, reader: None
+    watch: Watch,
+    party: str,
+    without_messages: Callable[[str, ColumnReader], float | None] = lambda party, reader: None,
+    *,
+    sent_once: bool = False,
 ) -> list[ColumnReading]:
     """Return what was read of one party's columns; who was never judged is listed as unavailable.
 
@@ -111,6 +116,7 @@ def readings_of(
         watch: Where the readers are kept.
         party: Whose columns.
         without_messages: What the label party's own columns tell of them, where that can be known.
+        sent_once: Whether all was sent once, before the first step: nothing is added up over the run then.
     """
     found = []
     for reader in watch.readers[party].values():
@@ -118,8 +124,17 @@ def readings_of(
         if (reading is None or reading.evaluation_only) and reader.unjudged:
             watch.unavailable[party][reader.name] = f"never judged by what was sent in training: {reader.unjudged}"
         if reading is not None:
-            found.append(replace(reading, without_messages=without_messages(party, reader)))
+            reading = of_one_look(reading) if sent_once else reading
+            without = without_messages(party, reader)
+            found.append(replace(reading, without_messages=without, sent_once=sent_once))
     return found
+
+
+def of_one_look(reading: ColumnReading) -> ColumnReading:
+    """Return a reading of messages that were looked at once, without what is added up over a run or its epochs."""
+    columns = [replace(one, accumulated=None, worst=None) for one in reading.columns]
+    one_hot = [replace(one, accumulated=None, worst=None) for one in reading.one_hot]
+    return replace(reading, accumulated=None, worst=None, worst_epoch=None, columns=columns, one_hot=one_hot)
 
 
 def shown_of(watch: Watch, party: str) -> tuple[ShownRecords, ...]:
@@ -159,7 +174,7 @@ def read_own_columns(
         seed: Draws the records whose columns the attacker is assumed to know.
         every_message: Whether sampled attacks are called with every message too.
     """
-    among = sent_records(party.data.train, batches)
+    among = _shown_records(party.data.train, batches, exchange)
     categories = asked_categories(party.data) if attacks else NO_CATEGORIES
     no_top = f"{party.name} holds neither the label party's half of the model nor labels"
     for attack in attacks:
@@ -169,7 +184,7 @@ def read_own_columns(
         if why:
             watch.unavailable[party.name][hook_name(attack)] = why
         else:
-            steps = None if every_message else len(batches)
+            steps = None if every_message or exchange.one_way else len(batches)
             _seat(
                 party,
                 attack,
@@ -232,9 +247,22 @@ def _seat(
 
 def sent_records(train: Records, batches: Batches) -> Tensor:
     """Return the places of a party's training records that are in batches, and no dummies."""
-    sent = torch.ones(train.count, dtype=torch.bool) if train.real is None else train.real.cpu().clone()
+    sent = _real(train)
     sent[torch.tensor(list(batches.held_out), dtype=torch.int64)] = False
     return sent.nonzero().squeeze(1)
+
+
+def _shown_records(train: Records, batches: Batches, exchange: Exchange) -> Tensor:
+    """Return the places of the records whose activations are sent to train on, and no dummies.
+
+    A one-way exchange sends those that early stopping holds out with all others.
+    """
+    return _real(train).nonzero().squeeze(1) if exchange.one_way else sent_records(train, batches)
+
+
+def _real(train: Records) -> Tensor:
+    """Return which records are somebody's, bool on the CPU; a new tensor."""
+    return torch.ones(train.count, dtype=torch.bool) if train.real is None else train.real.cpu().clone()
 
 
 def _nobodys(active: ActiveParty) -> Tensor:
@@ -269,6 +297,8 @@ def _unavailable(
             return f"{party.name} has categories, and a bottom model that looks them up has no gradient to go back by"
         if party.divided or party.is_to_be_divided:
             return f"the workers of {party.name} hold parts of its bottom model, and none has a copy of it"
+    if "top" in needs_of(attack) and exchange.one_way:
+        return "in exchange one-way activations are sent before the label party's top model has learned anything"
     if "top" in needs_of(attack) and no_top:
         return no_top
     missing = sorted(needs_of(attack) - _SHOWN)
