@@ -260,10 +260,10 @@ def verdict(run: RunSummary, goal: float | None = None, *, own_columns: bool = T
 def _nothing_measured(run: RunSummary) -> str:
     if run.traits.one_way:  # of any task
         read = any(party.readings for party in run.parties.values())
+        unread = "" if read else "; what the activations tell of a partner's columns was not measured"
         return (
             "Nothing that depends on labels was sent to a partner in training, so there was no message to read them "
-            "from. Scores that are published later tell of labels, as any prediction does"
-            f"{'.' if read else "; what the activations tell of a partner's columns was not measured."}"
+            f"from. Scores that are published later tell of labels, as any prediction does{unread}."
         )
     if any(_results(run)):
         held = "both classes" if run.task == "binary" else "different labels"
