@@ -1120,6 +1120,14 @@ def is_sampled(attack: object) -> bool:
     return _truth(attack, "sampled")
 
 
+def reads_jointly(attack: object) -> bool:
+    """Return whether columns of the label party may stand beside each activation that an attack reads.
+
+    It regresses a partner's columns on whatever is received of known records.
+    """
+    return _truth(attack, "joint")
+
+
 def tasks_of(attack: object) -> frozenset[str]:
     """Return the tasks whose labels an attack reads."""
     return frozenset(getattr(attack, "tasks", ("binary",)))

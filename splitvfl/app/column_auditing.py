@@ -27,7 +27,7 @@ from splitvfl.leakage.column_readers import readers_to_run
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
 from splitvfl.party.party import PassiveParty
-from splitvfl.run.column_seats import of_one_look, read_own_columns, readings_of
+from splitvfl.run.column_seats import read_own_columns, readings_of
 
 # Share of the training records whose columns the auditor's readers know: this one, or more where messages are small.
 _KNOWS: Final = 0.05
@@ -175,4 +175,5 @@ def _send_to_readers(party: PassiveParty, batches: Batches, *, together: int) ->
 
 def _standing_still(reading: ColumnReading) -> ColumnReading:
     """Return a reading without what is added up over a run: there is none."""
-    return replace(of_one_look(reading), standing_still=True)
+    columns = [replace(one, accumulated=None) for one in reading.columns]
+    return replace(reading, standing_still=True, sent_once=False, accumulated=None, columns=columns)

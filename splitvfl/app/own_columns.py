@@ -42,7 +42,7 @@ def own_summary(
     """
     listed = [one for one in assembly.attacks() if target_of(one) == "features"]
     attacks = [one for one in listed if not reads_activations(one) and not reads_whole_model(one)]
-    readings = readings_of(run.watch, run.name, sent_once=assembly.exchange.one_way)
+    readings = readings_of(run.watch, run.name)
     unavailable = dict(run.watch.unavailable[run.name])  # who was never judged among them
     unavailable |= {hook_name(one): NO_WHOLE_MODEL for one in listed if reads_whole_model(one)}
     if config.audited:  # whatever could be judged of what was sent

@@ -9,6 +9,10 @@ TOLD: Final = 0.5
 """A column is told when more than this share of its variance is recovered."""
 
 
+EXACT: Final = 0.1
+"""A number is recovered when an estimate is within so many of its column's standard deviations."""
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnShare:
     """What an attack recovers of one column.
@@ -69,7 +73,15 @@ class ColumnReading:
         followed: Number of these records.
         left_out: Columns without variance over the training records, and fields of a single category.
         without_messages: Share of variance that ridge regression on the label party's own columns recovers, from the
-            same known records; ``None``: nobody looked.
+            same known records; ``None``: nobody looked. Its categories are among its columns, its labels are not.
+        joint: The most that the same attack recovers if the label party's own columns stand beside each activation, as
+            :attr:`most`; ``None``: nobody looked, or it has no columns of its own.
+        exact: Share of records of which every column was recovered, each number within :data:`EXACT` standard
+            deviations and each category the right one: in the last epoch, in any, or by mean estimates over the run,
+            whichever is most. Columns without variance and fields that are not asked for do not count. ``None``: the
+            summary is older than this.
+        exact_without: The same by :attr:`without_messages`.
+        exact_joint: The same by :attr:`joint`.
         note: What it warned of.
         standing_still: Whether the model had been trained, and stood still: messages were computed again, and read when
             training was over.
@@ -113,11 +125,25 @@ class ColumnReading:
     worst_epoch: int | None = None
     evaluation_only: bool = False
     sent_once: bool = False
+    joint: float | None = None
+    exact: float | None = None
+    exact_without: float | None = None
+    exact_joint: float | None = None
 
     @property
     def most(self) -> float:
         """The most that was read, the mean over columns: in the last epoch, in any, or over the run."""
         return _largest(self)
+
+    @property
+    def total(self) -> float:
+        """The most that is known: from messages, from the label party's own columns, or from both."""
+        return max(one for one in (self.most, self.without_messages, self.joint) if one is not None)
+
+    @property
+    def exact_total(self) -> float | None:
+        """The largest share of records of which every column is known, likewise; ``None``: nobody counted."""
+        return max((one for one in (self.exact, self.exact_without, self.exact_joint) if one is not None), default=None)
 
     @property
     def most_told(self) -> int:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
 
 from splitvfl.data.columns import Records
 from splitvfl.exchange.base import Exchange
-from splitvfl.hooks import Attack, hook_name, needs_of
+from splitvfl.hooks import Attack, hook_name, needs_of, reads_jointly
 from splitvfl.leakage.after_training import own_copy
 from splitvfl.leakage.architecture import architecture_of
 from splitvfl.leakage.asked_categories import MOST_CATEGORIES, NO_CATEGORIES, AskedCategories, asked_categories
@@ -56,7 +56,6 @@ class ColumnSeats:
         seed: int,
     ) -> None:
         self._active, self._passives, self._watch = active, passives, watch
-        self._one_way = exchange.one_way
         self._among = _shown_records(active.data.train, batches, exchange)
         self._categories = {name: asked_categories(party.data) for name, party in passives.items() if attacks}
         others = "the top model takes what other parties send too, and that is not there yet"
@@ -77,27 +76,43 @@ class ColumnSeats:
                         among=self._among,
                         nobodys=_nobodys(active),
                         epoch_steps=None if exchange.one_way else len(batches),
+                        once=exchange.one_way,
                         seed=seed,
                         top=OwnTop(active),
+                        own=self._own_columns if self._has_columns else None,
                     )
 
     def readings(self, party: str) -> list[ColumnReading]:
         """Return what was read of one party's columns, beside what the label party's own columns tell of them."""
-        return readings_of(self._watch, party, self._without_messages, sent_once=self._one_way)
+        return readings_of(self._watch, party, self._without_messages)
 
-    def _without_messages(self, party: str, reader: ColumnReader) -> float | None:
-        """Return the share of variance that ridge regression on the label party's own columns recovers.
+    @cached_property
+    def _own(self) -> AskedCategories:
+        """Return which of its own categories the label party has as columns of zeros and ones."""
+        return asked_categories(self._active.data)
+
+    @property
+    def _has_columns(self) -> bool:
+        return bool(self._active.data.width or self._own.width)
+
+    def _own_columns(self, sent: SentActivation) -> Tensor:
+        """Return the label party's own columns of the records of a message of training, ``(n, w)``."""
+        assert sent.batch.positions is not None, "batches are taken from the party's records"
+        return self._own.beside(self._active.data.train.rows(sent.batch.positions).columns)
+
+    def _without_messages(self, party: str, reader: ColumnReader) -> tuple[float, float | None] | None:
+        """Return what ridge regression on the label party's own columns recovers, as :meth:`ColumnReader.share_of`.
 
         ``None`` where the attacker knows too few records, or all.
         """
         own, theirs = self._active.data.train, self._passives[party].data.train
-        if not self._active.data.width:
-            return 0.0
+        if not self._has_columns:
+            return 0.0, None
         if len(reader.known) < 2 or not len(reader.followed):
             return None
         asked = self._categories[party].beside
         known, judged = (
-            (own.rows(rows).columns.numeric.cpu(), asked(theirs.rows(rows).columns).cpu())
+            (self._own.beside(own.rows(rows).columns).cpu(), asked(theirs.rows(rows).columns).cpu())
             for rows in (reader.known, reader.followed)
         )
         return reader.share_of(fit_ridge(*known).estimate(judged[0]), judged[1])
@@ -106,9 +121,7 @@ class ColumnSeats:
 def readings_of(
     watch: Watch,
     party: str,
-    without_messages: Callable[[str, ColumnReader], float | None] = lambda party, reader: None,
-    *,
-    sent_once: bool = False,
+    without_messages: Callable[[str, ColumnReader], tuple[float, float | None] | None] = lambda party, reader: None,
 ) -> list[ColumnReading]:
     """Return what was read of one party's columns; who was never judged is listed as unavailable.
 
@@ -116,7 +129,6 @@ def readings_of(
         watch: Where the readers are kept.
         party: Whose columns.
         without_messages: What the label party's own columns tell of them, where that can be known.
-        sent_once: Whether all was sent once, before the first step: nothing is added up over the run then.
     """
     found = []
     for reader in watch.readers[party].values():
@@ -124,17 +136,9 @@ def readings_of(
         if (reading is None or reading.evaluation_only) and reader.unjudged:
             watch.unavailable[party][reader.name] = f"never judged by what was sent in training: {reader.unjudged}"
         if reading is not None:
-            reading = of_one_look(reading) if sent_once else reading
-            without = without_messages(party, reader)
-            found.append(replace(reading, without_messages=without, sent_once=sent_once))
+            share, exact = without_messages(party, reader) or (None, None)
+            found.append(replace(reading, without_messages=share, exact_without=exact))
     return found
-
-
-def of_one_look(reading: ColumnReading) -> ColumnReading:
-    """Return a reading of messages that were looked at once, without what is added up over a run or its epochs."""
-    columns = [replace(one, accumulated=None, worst=None) for one in reading.columns]
-    one_hot = [replace(one, accumulated=None, worst=None) for one in reading.one_hot]
-    return replace(reading, accumulated=None, worst=None, worst_epoch=None, columns=columns, one_hot=one_hot)
 
 
 def shown_of(watch: Watch, party: str) -> tuple[ShownRecords, ...]:
@@ -193,6 +197,7 @@ def read_own_columns(
                 categories=categories,
                 among=among,
                 epoch_steps=steps,
+                once=exchange.one_way,
                 seed=seed,
                 spared=True,
             )
@@ -208,11 +213,14 @@ def _seat(
     among: Tensor,
     nobodys: Tensor | None = None,
     epoch_steps: int | None,
+    once: bool,
     seed: int,
     top: Callable[[Tensor], nn.Module] | None = None,
+    own: Callable[[SentActivation], Tensor] | None = None,
     spared: bool = False,
 ) -> None:
-    """Let a copy of an attack see every activation that a party sends."""
+    """Let a copy of an attack see every activation that a party sends; ``own`` the label party's columns beside it."""
+    joint = own is not None and reads_jointly(attack)
     name = unused(hook_name(attack), watch.readers[party.name])
     fresh = derive_seed(seed, "architecture", party.name)
     reader = ColumnReader(
@@ -232,13 +240,16 @@ def _seat(
             **({} if top is None else {"top": top}),
         },
         spared=spared,
+        joint=joint,
+        once=once,
     )
     watch.readers[party.name][name] = reader
 
     def see(sent: SentActivation) -> None:
         seen = (sent.message, sent.batch.columns, sent.batch.ids)
         if sent.phase == "training":
-            reader.see(*seen, party=active, step=sent.step)
+            beside = own(sent) if joint and own is not None else None
+            reader.see(*seen, party=active, step=sent.step, own=beside)
         else:
             reader.see_later(*seen, party=active, step=sent.step, phase=sent.phase, piece=sent.piece)
 
