@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 TOLD: Final = 0.5
@@ -74,14 +74,15 @@ class ColumnReading:
         left_out: Columns without variance over the training records, and fields of a single category.
         without_messages: Share of variance that ridge regression on the label party's own columns recovers, from the
             same known records; ``None``: nobody looked. Its categories are among its columns, its labels are not.
-        joint: The most that the same attack recovers if the label party's own columns stand beside each activation, as
-            :attr:`most`; ``None``: nobody looked, or it has no columns of its own.
+        joint: The most that is recovered with both: by the same attack on activations beside which the label party's
+            own columns stand, as :attr:`most`, or by either alone if that is more. It is a largest of three, and so
+            never below :attr:`most` or :attr:`without_messages`. ``None``: nobody looked, or it has no columns.
         exact: Share of records of which every column was recovered, each number within :data:`EXACT` standard
             deviations and each category the right one: in the last epoch, in any, or by mean estimates over the run,
             whichever is most. Columns without variance and fields that are not asked for do not count. ``None``: the
             summary is older than this.
         exact_without: The same by :attr:`without_messages`.
-        exact_joint: The same by :attr:`joint`.
+        exact_joint: The same by both, the largest of three likewise.
         note: What it warned of.
         standing_still: Whether the model had been trained, and stood still: messages were computed again, and read when
             training was over.
@@ -135,14 +136,16 @@ class ColumnReading:
         """The most that was read, the mean over columns: in the last epoch, in any, or over the run."""
         return _largest(self)
 
-    @property
-    def total(self) -> float:
-        """The most that is known: from messages, from the label party's own columns, or from both."""
-        return max(one for one in (self.most, self.without_messages, self.joint) if one is not None)
+    def with_own(self, share: float | None, exact: float | None) -> ColumnReading:
+        """Return it beside what the label party's own columns recover alone: share of variance, and of records."""
+        joint = None if self.joint is None else max(one for one in (self.joint, self.most, share) if one is not None)
+        together = [one for one in (self.exact_joint, self.exact, exact) if one is not None]
+        exact_joint = None if self.exact_joint is None else max(together)
+        return replace(self, without_messages=share, exact_without=exact, joint=joint, exact_joint=exact_joint)
 
     @property
     def exact_total(self) -> float | None:
-        """The largest share of records of which every column is known, likewise; ``None``: nobody counted."""
+        """The largest share of records of which every column is recovered, from all that is held; ``None``: unknown."""
         return max((one for one in (self.exact, self.exact_without, self.exact_joint) if one is not None), default=None)
 
     @property

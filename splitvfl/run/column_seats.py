@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 
 import torch
@@ -137,7 +136,7 @@ def readings_of(
             watch.unavailable[party][reader.name] = f"never judged by what was sent in training: {reader.unjudged}"
         if reading is not None:
             share, exact = without_messages(party, reader) or (None, None)
-            found.append(replace(reading, without_messages=share, exact_without=exact))
+            found.append(reading.with_own(share, exact))
     return found
 
 
