@@ -14,13 +14,14 @@ choice of the records part of it: where one process divides a whole set, test re
 (:func:`splitvfl.data.load`); parties with files of their own divide them by ids alone.
 
 **What the label party learns of columns is as in split learning, or more.** It has a row for every record for good, and
-can take its time. Whoever reads columns in activations sees each piece once, as it is sent (``PassiveParty.sent_to``). Nothing in it was made to hide columns: the components of a principal component analysis are the
-columns' own directions, and random features are read by regression on a few records whose columns are known. On breast
-cancer (20 columns at the partner, 100 of 455 training records known, ridge regression, one seed) that explains 95 % of
-the variance of the other records' columns under random layers of 256 and 128, 82 % of 64 and 32, 40 % of 16 and 8, 83 %
-of 5 principal components and all of it of 20; the label party's own columns alone explain 57 %. Defenses of the
-activation act once: the same noisy row is used in all epochs, so that no averaging over epochs removes the noise, and
-what a defense promises for one message of a record holds for the whole run. Training records are sent in the phase
+can take its time. Whoever reads columns in activations sees each piece once, as it is sent (``PassiveParty.sent_to``).
+Nothing in it was made to hide columns: the components of a principal component analysis are the columns' own
+directions, and random features are read by regression on a few records whose columns are known. On breast cancer (20
+columns at the partner, 100 of 455 training records known, ridge regression, one seed) that explains 95 % of the
+variance of the other records' columns under random layers of 256 and 128, 82 % of 64 and 32, 40 % of 16 and 8, 83 % of
+5 principal components and all of it of 20; the label party's own columns alone explain 57 %. Defenses of the activation
+act once: the same noisy row is used in all epochs, so that no averaging over epochs removes the noise, and what a
+defense promises for one message of a record holds for the whole run. Training records are sent in the phase
 ``training`` (those that early stopping holds out, too), test records in the phase ``evaluation``.
 
 Source: the baseline without messages from the label party, for vertical federated learning; random features as in
