@@ -66,6 +66,7 @@ class InverseNetworkAttack:
     name: ClassVar[str] = "inverse-network"
     seat: ClassVar[Seat] = "active"
     target: ClassVar[Target] = "features"
+    joint: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"received_activation", "auxiliary"})
 
     def __init__(

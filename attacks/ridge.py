@@ -52,6 +52,7 @@ class RidgeAttack:
     name: ClassVar[str] = "ridge"
     seat: ClassVar[Seat] = "active"
     target: ClassVar[Target] = "features"
+    joint: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"received_activation", "auxiliary", "earlier_auxiliary"})
 
     def __init__(

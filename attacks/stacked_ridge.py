@@ -58,6 +58,7 @@ class StackedRidgeAttack:
     name: ClassVar[str] = "stacked-ridge"
     seat: ClassVar[Seat] = "active"
     target: ClassVar[Target] = "features"
+    joint: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"received_activation", "auxiliary"})
 
     def __init__(

@@ -35,6 +35,9 @@ Optional class attributes refine a hook:
     ``True`` where it is enough to call it with some of the messages where these are large, and with about one of n/64
     where they have n records: what it takes of a step does not grow with the batch then. Of those in between it gets
     known records only, as ``earlier_auxiliary``. Default: ``False``, it is called with every message.
+``joint`` (attacks on features that need ``received_activation`` and ``auxiliary``)
+    ``True`` where it regresses columns on whatever is received of known records: a copy of it is then called with the
+    label party's own columns beside each activation, for what both tell together. Default: ``False``.
 ``most_records`` (attacks on features that need ``received_activation``)
     Of how many records of a message it is asked for estimates at most, where each takes long: they are drawn anew at
     each message from those that are not known, and are all that its view shows of these. Default, and ``None``: all.
@@ -1118,6 +1121,14 @@ def known_share_of(attack: object) -> float:
 def is_sampled(attack: object) -> bool:
     """Return whether it is enough to call an attack with some of the messages, where these are large."""
     return _truth(attack, "sampled")
+
+
+def reads_jointly(attack: object) -> bool:
+    """Return whether columns of the label party may stand beside each activation that an attack reads.
+
+    It regresses a partner's columns on whatever is received of known records.
+    """
+    return _truth(attack, "joint")
 
 
 def tasks_of(attack: object) -> frozenset[str]:

@@ -31,6 +31,7 @@ from splitvfl.party.party import PassiveParty
 from splitvfl.report.read_words import counting, of_variance, too_many, with_share
 
 VERSION: Final = 1
+_BOTTOMS: Final = {"random": "random weights", "pca": "principal components", "trained": "weights of its own"}
 DRAWS: Final = 3
 """How many first weights are drawn."""
 
@@ -44,6 +45,7 @@ class ActivationForecast:
         records: Number of its training records.
         width: Of its activations.
         trained: Whether they are those of its trained half; else of first weights, drawn several times.
+        untrained: In words, of what they are if nothing ever trains this bottom model; empty: it is trained.
         readings: What was read, for each draw; of attacks that read nothing there is none.
         unavailable: Attacks that could not be run, with the reason.
         notes: What else is to be known, in sentences.
@@ -56,6 +58,7 @@ class ActivationForecast:
     readings: tuple[ColumnReading, ...]
     unavailable: dict[str, str]
     notes: tuple[str, ...]
+    untrained: str = ""
 
     @property
     def most(self) -> ColumnReading | None:
@@ -70,14 +73,15 @@ class ActivationForecast:
             why = "; ".join(f"{name}: {reason}" for name, reason in self.unavailable.items())
             return f"What activations tell of the columns of {self.party} could not be measured. {why}".strip()
         knows = "its half of the model and " if most.knows_model else ""
-        of = "its trained half" if self.trained else "first weights"
+        once = "once, " if self.untrained else ""
+        of = self.untrained or ("its trained half" if self.trained else "first weights")
         shares = sorted(one.share for one in self.readings if one.attack == most.attack)
         span = (
             f"{shares[0]:.0%}" if f"{shares[0]:.0%}" == f"{shares[-1]:.0%}" else f"{shares[0]:.0%} to {shares[-1]:.0%}"
         )
         return (
-            f"Of what {self.party} sends with {of}, {self.width} numbers a record, whoever knows {knows}the columns of "
-            f"{most.known_share:.0%} of the records reads {span} of {of_variance(most)}the others' "
+            f"Of what {self.party} sends {once}with {of}, {self.width} numbers a record, whoever knows {knows}the "
+            f"columns of {most.known_share:.0%} of the records reads {span} of {of_variance(most)}the others' "
             f"{len(most.columns)} columns{counting(most)}, by the {most.attack} attack: more than half of "
             f"{most.told or 'none'} of them, most of {with_share(most.columns[0])}.{too_many(most)}"
         )
@@ -127,7 +131,7 @@ def forecast_activations(
     width = 0
     for draw, party in enumerate(_parties(config, assembly, data, half), start=1):
         width, readers = party.output_width(), thorough_readers(assembly, party)
-        of = f"first weights, draw {draw} of {DRAWS}" if half is None else "the trained half"
+        of = f"first weights, draw {draw} of {_draws(assembly)}" if half is None else "the trained half"
         notify(f"{of}: {', '.join(map(hook_name, readers)) or 'no reader'}")
         read, missing = read_again(config, assembly, party, readers)
         found += read
@@ -139,7 +143,8 @@ def forecast_activations(
         trained=half is not None,
         readings=tuple(found),
         unavailable=unavailable,
-        notes=tuple(_notes(data, half)),
+        notes=tuple(_notes(data, half, one_way=assembly.exchange.one_way)),
+        untrained=_BOTTOMS[assembly.exchange.bottom] if assembly.exchange.one_way else "",
     )
 
 
@@ -154,7 +159,7 @@ def _parties(
         yield party
         return
     train = config.train
-    for draw in range(DRAWS):
+    for draw in range(_draws(assembly)):
         seed = derive_seed(train.seed, "forecast", name := data.name, draw)
         # Of what is learned a bottom depends on its outputs alone, if on anything: of two classes as good as of more.
         made = assembly.passive(data, task_for("binary", 1), seed=seed)
@@ -168,12 +173,22 @@ def _parties(
         yield made
 
 
-def _notes(data: PartyData, half: SavedHalf | None) -> Iterator[str]:
-    if half is None:
+def _draws(assembly: Assembly) -> int:
+    """Return how many first weights are drawn; principal components are not."""
+    return 1 if assembly.exchange.bottom == "pca" else DRAWS
+
+
+def _notes(data: PartyData, half: SavedHalf | None, *, one_way: bool) -> Iterator[str]:
+    if one_way:
+        yield (
+            "in exchange one-way nothing trains this bottom model, and each record is sent once: the run tells as much "
+            "of columns as this, whatever the labels are"
+        )
+    elif half is None:
         yield (
             f"first weights were drawn {DRAWS} times; training changes what activations tell, to more or less: the run "
             "itself shows it live (feature_leak in TensorBoard), and --model RUN tells it of the trained half"
         )
-    elif not encoded_alike(data, half):
+    if half is not None and not encoded_alike(data, half):
         yield ENCODED_OTHERWISE
     yield "another reader may find more: this is no upper bound"

@@ -20,6 +20,7 @@ from splitvfl.attacks.inverse_network import InverseNetworkAttack
 from splitvfl.attacks.ridge import RidgeAttack
 from splitvfl.attacks.white_box_inversion import WhiteBoxInversionAttack
 from splitvfl.config.sections import ExperimentConfig
+from splitvfl.exchange.kept import PIECE_ROWS
 from splitvfl.hooks import Attack, hook_name, reads_activations
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.column_readers import readers_to_run
@@ -38,30 +39,58 @@ _READ_TOGETHER: Final = math.ceil(_KNOWS_OF_A_MESSAGE / _KNOWS_AT_MOST)
 
 # Records of the messages that are read, at least, where there are as many; and messages.
 _RECORDS, _MESSAGES = 4_000, 20
+# Of the inverse networks at each message: of one that is all there is, as many as over an epoch of twenty and more.
+_STEPS, _STEPS_ON_ALL = 10, 300
 # By how many a reader is judged that is asked for few of each message, about.
 _ASKED: Final = 1_000
 
 
-def live_readers(config: ExperimentConfig, assembly: Assembly) -> list[Attack]:
+def live_readers(config: ExperimentConfig, assembly: Assembly, *, records: int) -> list[Attack]:
     """Return the attacks that read what a passive party sends while it trains.
 
     Those of its file, and the auditor's, unless ``audit`` is false or the file has one of that name.
     """
     listed = [one for one in assembly.attacks() if reads_activations(one)]
+    return [*listed, *_auditors(config, listed, message_size(assembly, records))]
+
+
+def experiment_attacks(config: ExperimentConfig, assembly: Assembly, *, records: int) -> list[Attack]:
+    """Return the attacks of an experiment in one process: those of its file.
+
+    Where all activations are sent once and nothing comes back, features are all that leaks: then the auditor's reader
+    of columns is among them, unless ``audit`` is false or the file has one of that name.
+
+    Args:
+        config: The experiment.
+        assembly: What its parts are made by.
+        records: Number of training records.
+    """
+    listed = assembly.attacks()
+    return [*listed, *(_auditors(config, listed, message_size(assembly, records)) if assembly.exchange.one_way else ())]
+
+
+def message_size(assembly: Assembly, records: int) -> int:
+    """Return how many records a message of training has: a batch, or where all is sent once a piece of it."""
+    return min(PIECE_ROWS, max(records, 1)) if assembly.exchange.one_way else assembly.batch_size
+
+
+def _auditors(config: ExperimentConfig, listed: Sequence[Attack], size: int) -> list[Attack]:
+    """Return the auditor's reader of messages of so many records, if it is wanted."""
     if not config.audited or any(hook_name(one) == RidgeAttack.name for one in listed):
-        return listed
-    return [*listed, RidgeAttack(known_share=_known(assembly.batch_size))]
+        return []
+    return [RidgeAttack(known_share=_known(size))]
 
 
 def thorough_readers(assembly: Assembly, party: PassiveParty) -> list[Attack]:
     """Return new attacks that read what a party would send with a model that stands still."""
-    size = _together(assembly.batch_size) * assembly.batch_size
+    of_one = message_size(assembly, party.data.train.count)
+    size = _together(of_one) * of_one
     known = _known(size)
     # Of each message so many that all together are judged by enough.
     asked = -(-_ASKED // max(1, min(_messages(size), party.data.train.count // size)))
     made: list[Attack] = [
         RidgeAttack(known_share=known),
-        InverseNetworkAttack(known_share=known),
+        InverseNetworkAttack(known_share=known, steps=_STEPS_ON_ALL if assembly.exchange.one_way else _STEPS),
         WhiteBoxInversionAttack(known_share=known, records=asked),
     ]
     wanted = readers_to_run(party.data)
@@ -104,10 +133,10 @@ def read_again(
     stopping = config.train.early_stopping
     batches = Batches(
         train.count,
-        min(assembly.batch_size, train.count),
+        min(message_size(assembly, train.count), train.count),
         seed=config.train.seed,
         block_rows=assembly.block_rows,
-        held_out_every=None if stopping is None else stopping.validation_every,
+        held_out_every=None if stopping is None or assembly.exchange.one_way else stopping.validation_every,
     )
     seen, party.sent_to = party.sent_to, []
     try:
@@ -125,7 +154,7 @@ def read_again(
             _send_to_readers(party, batches, together=_together(batches.batch_size))
     finally:
         party.sent_to = seen
-    found = [_of_one_epoch(reading) for reading in readings_of(watch, party.name)]
+    found = [_standing_still(reading) for reading in readings_of(watch, party.name)]
     return found, watch.unavailable[party.name]
 
 
@@ -144,7 +173,7 @@ def _send_to_readers(party: PassiveParty, batches: Batches, *, together: int) ->
         party.send_to_watchers(torch.cat(messages), party.train_batch(torch.cat(read)), number)
 
 
-def _of_one_epoch(reading: ColumnReading) -> ColumnReading:
+def _standing_still(reading: ColumnReading) -> ColumnReading:
     """Return a reading without what is added up over a run: there is none."""
     columns = [replace(one, accumulated=None) for one in reading.columns]
-    return replace(reading, standing_still=True, accumulated=None, columns=columns)
+    return replace(reading, standing_still=True, sent_once=False, accumulated=None, columns=columns)

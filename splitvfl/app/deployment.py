@@ -22,7 +22,7 @@ import torch
 from splitvfl.app.addresses import AddressBook
 from splitvfl.app.assembly import Assembly, choose_device
 from splitvfl.app.beginning import Beginning, with_ids_of
-from splitvfl.app.column_auditing import live_readers
+from splitvfl.app.column_auditing import live_readers, message_size
 from splitvfl.app.data_summary import own_summary_of
 from splitvfl.app.exchanges import exchange_of, said_before
 from splitvfl.app.few_known import said_of_few_known
@@ -253,12 +253,16 @@ class Deployment:
             about = own_summary_of(self.own.data, self.own.task)
         agreed = self.assembly.agreed_horizon(self.own.data.training_records, self.own.task)
         records = self.own.data.train.count
-        few = said_of_few_known(self._own_readers(), records=records, batch_size=self.assembly.batch_size)
+        few = said_of_few_known(self._own_readers(), records=records, batch_size=message_size(self.assembly, records))
         return [*about, *few, *self.assembly.noise_notes(), *before(None, agreed)]
 
     def _own_readers(self) -> list[Attack]:
         """Return what reads what a passive party sends while it trains; the party with labels sends no activation."""
-        return [] if self.name == self._config.active else live_readers(self._config, self.assembly)
+        return (
+            []
+            if self.name == self._config.active
+            else live_readers(self._config, self.assembly, records=self.own.data.train.count)
+        )
 
     def take_up(
         self, run: ActiveRun | PassiveRun, *, notify: Callable[[str], None] = lambda line: None

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from splitvfl.app.assembly import Assembly, choose_device
 from splitvfl.app.beginning import Beginning, with_ids_of
+from splitvfl.app.column_auditing import experiment_attacks, message_size
 from splitvfl.app.data_summary import summary_of
 from splitvfl.app.exchanges import said_before
 from splitvfl.app.few_known import said_of_few_known
@@ -192,7 +193,7 @@ class Experiment:
             active=active,
             passives=passives,
             defenses=assembly.defenses(),
-            attacks=assembly.attacks(),
+            attacks=experiment_attacks(config, assembly, records=active.data.train.count),
             batch_size=assembly.batch_size,
             drop_last=train.drop_last,
             block_rows=assembly.block_rows,
@@ -261,8 +262,9 @@ class Experiment:
 
     def few_known(self, trainer: Trainer) -> Iterator[str]:
         """Yield which readers of activations will leave messages out, in sentences."""
-        records, batch_size = trainer.active.data.train.count, trainer.batches.batch_size
-        return said_of_few_known(self._assembly.attacks(), records=records, batch_size=batch_size)
+        records = trainer.active.data.train.count
+        attacks = experiment_attacks(self._config, self._assembly, records=records)
+        return said_of_few_known(attacks, records=records, batch_size=message_size(self._assembly, records))
 
     def told_before(
         self, trainer: Trainer, observed: LabelHorizon | None, agreed: LabelHorizon | None

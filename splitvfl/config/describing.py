@@ -31,6 +31,7 @@ from splitvfl.hooks import (
     moment_of,
     needs_label_gradients,
     needs_of,
+    reads_activations,
     record_loss_of,
     shifts_scores_of,
     target_of,
@@ -241,7 +242,8 @@ def _can_be_seen(attack: Any, exchange: type[Exchange]) -> bool:
     if target_of(attack) == "members":
         return "received_activation" not in needs_of(attack) or not exchange.hides_parts
     if target_of(attack) == "features":
-        return not exchange.one_way  # it is for linear models, which that does not train
+        # Others are for linear models, which an exchange that is one-way does not train.
+        return exchange.shows_activations if reads_activations(attack) else not exchange.one_way
     if moment_of(attack) == "after-training":
         return True
     # Who has the gradient of each record has that of its own weights, where its bottom is one linear layer.

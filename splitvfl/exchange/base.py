@@ -164,8 +164,9 @@ class Exchange(ABC):
         sums_only: Whether a passive party learns only the sum of residue times row, not a gradient per record; it is
             logistic regression then.
         hides_parts: Whether a passive party's part of the logits stays hidden among the others', in scores too.
-        shows_activations: Whether the active party receives the activation of each record in every training step, in
-            the clear; its side tells :meth:`~splitvfl.party.party.PassiveParty.send_to_watchers` of each.
+        shows_activations: Whether the active party receives the activation of each record in the clear, in every
+            training step or once in place of all; its side tells
+            :meth:`~splitvfl.party.party.PassiveParty.send_to_watchers` of each.
         has_private_top: Whether the active party may train a second top (:mod:`splitvfl.party.private_top`).
         adds_penalties: Whether a passive party learns by :meth:`~splitvfl.party.party.PassiveParty.learn`, which adds
             its penalties to the gradient (:mod:`splitvfl.party.penalties`).

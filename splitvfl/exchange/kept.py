@@ -45,12 +45,14 @@ class Piece:
     Attributes:
         number: Its number, from 0.
         part: ``"train"`` or ``"test"``.
+        place: Its number among the pieces of this part, from 0.
         rows: Positions among the part's records.
         start: Position of the first one among all, training records first.
     """
 
     number: int
     part: str
+    place: int
     rows: range
     start: int
 
@@ -86,14 +88,13 @@ class Pieces:
 
     def _piece(self, number: int) -> Piece:
         of_train = -(-self.train // PIECE_ROWS)
-        place = (
+        part, place, count, before = (
             ("train", number, self.train, 0)
             if number < of_train
             else ("test", number - of_train, self.test, self.train)
         )
-        part, inside, count, before = place
-        start = inside * PIECE_ROWS
-        return Piece(number, part, range(start, min(start + PIECE_ROWS, count)), before + start)
+        start = place * PIECE_ROWS
+        return Piece(number, part, place, range(start, min(start + PIECE_ROWS, count)), before + start)
 
     @property
     def rows(self) -> int:

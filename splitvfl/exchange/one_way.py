@@ -14,13 +14,14 @@ choice of the records part of it: where one process divides a whole set, test re
 (:func:`splitvfl.data.load`); parties with files of their own divide them by ids alone.
 
 **What the label party learns of columns is as in split learning, or more.** It has a row for every record for good, and
-can take its time. Nothing in it was made to hide columns: the components of a principal component analysis are the
-columns' own directions, and random features are read by regression on a few records whose columns are known. On breast
-cancer (20 columns at the partner, 100 of 455 training records known, ridge regression, one seed) that explains 95 % of
-the variance of the other records' columns under random layers of 256 and 128, 82 % of 64 and 32, 40 % of 16 and 8, 83 %
-of 5 principal components and all of it of 20; the label party's own columns alone explain 57 %. Defenses of the
-activation act once: the same noisy row is used in all epochs, so that no averaging over epochs removes the noise, and
-what a defense promises for one message of a record holds for the whole run. Training records are sent in the phase
+can take its time. Whoever reads columns in activations sees each piece once, as it is sent (``PassiveParty.sent_to``).
+Nothing in it was made to hide columns: the components of a principal component analysis are the columns' own
+directions, and random features are read by regression on a few records whose columns are known. On breast cancer (20
+columns at the partner, 100 of 455 training records known, ridge regression, one seed) that explains 95 % of the
+variance of the other records' columns under random layers of 256 and 128, 82 % of 64 and 32, 40 % of 16 and 8, 83 % of
+5 principal components and all of it of 20; the label party's own columns alone explain 57 %. Defenses of the activation
+act once: the same noisy row is used in all epochs, so that no averaging over epochs removes the noise, and what a
+defense promises for one message of a record holds for the whole run. Training records are sent in the phase
 ``training`` (those that early stopping holds out, too), test records in the phase ``evaluation``.
 
 Source: the baseline without messages from the label party, for vertical federated learning; random features as in
@@ -95,6 +96,7 @@ class OneWay(Exchange):
 
     name = "one-way"
     one_way = True
+    shows_activations = True
     gone: ClassVar = {
         "in_flight": "nothing comes back in exchange one-way that a passive party would wait for; leave it out",
         "gradient_clip": "no gradient is sent in exchange one-way; leave it out, or take exchange split",
@@ -334,6 +336,8 @@ class _Passive(Side):
         self._pieces = Pieces.of(party.data)
         self._source = ""
         self._before: dict[str, Any] | None = None
+        # Pieces that whoever reads columns in them has seen: each sees a piece once, however often it is sent.
+        self._read = 0
 
     def _chains(self) -> dict[str, Any]:
         return {phase: self._party.activation[phase] for phase in _PHASES}
@@ -348,13 +352,15 @@ class _Passive(Side):
         self._before = copy.deepcopy({phase: chain.state_dict() for phase, chain in self._chains().items()})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a digest of its columns and its bottom, and its defenses' state before anything was sent."""
+        """Return a digest of its columns and bottom, its defenses' state before anything was sent, and pieces read."""
         self._begin()
-        return {"source": self._source, "before": copy.deepcopy(self._before)}
+        return {"source": self._source, "before": copy.deepcopy(self._before), "read": self._read}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
         self._source, self._before = state["source"], copy.deepcopy(state["before"])
+        # An older run was read by nobody.
+        self._read = state.get("read", 0)
 
     def open(self) -> Half:
         """Send the activations that the active party asks for; what was sent before is sent again to the bit, or not.
@@ -372,7 +378,7 @@ class _Passive(Side):
         self._check_unchanged()
         if done == total:
             yield Outbox(send=(note(party.name, active, REPLY, 0, {}),))
-        else:
+        if done < total or (party.sent_to and self._read < total):
             yield from self._sending(done)
         inbox = yield Outbox(wait=(awaited_note(active, ASKING, total),))
         if (arrived := read_note(inbox[active]).get("pieces")) != total:
@@ -392,6 +398,7 @@ class _Passive(Side):
         chain: Chain | None = None
         for piece in self._pieces:
             payload = self._payload(piece)
+            self._show(piece, payload)
             if piece.number < done:
                 chain = chain or Chain(_form_of(payload))
                 chain.add(payload)
@@ -403,12 +410,20 @@ class _Passive(Side):
             yield Outbox(send=(Message(party.name, active, "activation", piece.number, payload),))
 
     def _payload(self, piece: Piece) -> Tensor:
-        party = self._party
-        train = piece.part == "train"
-        batch = party.train_batch(piece.positions) if train else party.test_batch(piece.positions)
+        party, batch = self._party, self._batch(piece)
         with torch.no_grad():
-            activation = party.activate(batch)
-            return party.defend_activation(activation, batch, piece.number, _PHASES[0] if train else _PHASES[1])
+            return party.defend_activation(party.activate(batch), batch, piece.number, _phase(piece))
+
+    def _batch(self, piece: Piece) -> Records:
+        party = self._party
+        return party.train_batch(piece.positions) if piece.part == "train" else party.test_batch(piece.positions)
+
+    def _show(self, piece: Piece, payload: Tensor) -> None:
+        """Show a piece to whoever reads columns in what is sent, if it has not been shown before."""
+        if piece.number < self._read:
+            return
+        self._party.send_to_watchers(payload, self._batch(piece), piece.number, _phase(piece), piece.place)
+        self._read = piece.number + 1
 
     def _check_unchanged(self) -> None:
         if _source(self._party) != self._source:
@@ -421,6 +436,10 @@ class _Passive(Side):
     def step(self, batch: Records, step: int) -> Half:
         """Do nothing: it has sent everything."""
         yield Outbox()
+
+
+def _phase(piece: Piece) -> Phase:
+    return "training" if piece.part == "train" else "evaluation"
 
 
 def _form_of(payload: Tensor) -> Form:

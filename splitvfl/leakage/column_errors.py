@@ -18,33 +18,44 @@ class ColumnErrors:
     Attributes:
         sums: Squares, ``(columns,)``.
         right: How many categories of each group were right, ``(groups,)``.
+        exact: Of how many records every column was right; NaN: a checkpoint is older than this.
         count: Number of records.
     """
 
     def __init__(self, columns: int, groups: int = 0) -> None:
         self.sums, self._first, self._second = (torch.zeros(columns, dtype=torch.float64) for _ in range(3))
         self.right = torch.zeros(groups, dtype=torch.float64)
-        self.count = 0
+        self.count, self.exact = 0, 0.0
 
     @classmethod
-    def of(cls, sums: Tensor, first: Tensor, second: Tensor, count: int, right: Tensor | None = None) -> ColumnErrors:
+    def of(
+        cls,
+        sums: Tensor,
+        first: Tensor,
+        second: Tensor,
+        count: int,
+        right: Tensor | None = None,
+        exact: float = math.nan,
+    ) -> ColumnErrors:
         """Return what :meth:`state` returned."""
         errors = cls(0)
         errors.sums, errors._first, errors._second, errors.count = sums.clone(), first.clone(), second.clone(), count
-        errors.right = errors.right if right is None else right.clone()
+        errors.right, errors.exact = errors.right if right is None else right.clone(), exact
         return errors
 
-    def add(self, off: Tensor, truth: Tensor, right: Tensor | None = None) -> None:
+    def add(self, off: Tensor, truth: Tensor, right: Tensor | None = None, exact: float = 0.0) -> None:
         """Add records.
 
         Args:
             off: What their estimates are off by.
             truth: Their columns less a number that is near their mean.
             right: How many of their categories are right, by group.
+            exact: Of how many of them every column is right.
         """
         self.sums = self.sums + off.square().sum(dim=0)
         self._first, self._second = self._first + truth.sum(dim=0), self._second + truth.square().sum(dim=0)
         self.right = self.right if right is None else self.right + right
+        self.exact += exact
         self.count += len(off)
 
     @property
@@ -70,9 +81,14 @@ class ColumnErrors:
         shares = 1 - self.sums / self.count / variance.clamp_min(torch.finfo(torch.float64).tiny)
         return torch.where(variance > 0, shares, 0.0).clamp_min(0.0)
 
-    def state(self) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
+    @property
+    def exact_share(self) -> float:
+        """Share of records of which every column was right; NaN where nothing was judged, or nobody counted."""
+        return self.exact / self.count if self.count else math.nan
+
+    def state(self) -> tuple[Tensor, Tensor, Tensor, int, Tensor, float]:
         """Return the sums."""
-        return self.sums, self._first, self._second, self.count, self.right
+        return self.sums, self._first, self._second, self.count, self.right, self.exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +101,7 @@ class WorstEpoch:
         epoch: In which epoch that was, from 1; 0: nobody counted.
         epochs: Number of epochs that have ended.
         judged: Whether anything was judged in one of them.
+        exact: The largest share of records of which every column was right.
     """
 
     shares: Tensor
@@ -92,15 +109,17 @@ class WorstEpoch:
     epoch: int = 0
     epochs: int = 0
     judged: bool = False
+    exact: float = 0.0
 
-    def with_epoch(self, shares: Tensor, share: float, epoch: int) -> WorstEpoch:
+    def with_epoch(self, shares: Tensor, share: float, epoch: int, exact: float = 0.0) -> WorstEpoch:
         """Return the worst of these epochs and another one."""
         share, epoch = (share, epoch) if share > self.share or not self.judged else (self.share, self.epoch)
-        return WorstEpoch(torch.maximum(self.shares, shares), share, epoch, self.epochs, judged=True)
+        most = self.exact if math.isnan(exact) else max(self.exact, exact)
+        return WorstEpoch(torch.maximum(self.shares, shares), share, epoch, self.epochs, judged=True, exact=most)
 
-    def state(self) -> tuple[Tensor, float, int, int, bool]:
+    def state(self) -> tuple[Tensor, float, int, int, bool, float]:
         """Return what it is made of."""
-        return self.shares, self.share, self.epoch, self.epochs, self.judged
+        return self.shares, self.share, self.epoch, self.epochs, self.judged, self.exact
 
 
 def shares_recovered(estimate: Tensor, truth: Tensor) -> Tensor:

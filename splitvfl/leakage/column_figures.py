@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 TOLD: Final = 0.5
 """A column is told when more than this share of its variance is recovered."""
+
+
+EXACT: Final = 0.1
+"""A number is recovered when an estimate is within so many of its column's standard deviations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,16 @@ class ColumnReading:
         followed: Number of these records.
         left_out: Columns without variance over the training records, and fields of a single category.
         without_messages: Share of variance that ridge regression on the label party's own columns recovers, from the
-            same known records; ``None``: nobody looked.
+            same known records; ``None``: nobody looked. Its categories are among its columns, its labels are not.
+        joint: The most that is recovered with both: by the same attack on activations beside which the label party's
+            own columns stand, as :attr:`most`, or by either alone if that is more. It is a largest of three, and so
+            never below :attr:`most` or :attr:`without_messages`. ``None``: nobody looked, or it has no columns.
+        exact: Share of records of which every column was recovered, each number within :data:`EXACT` standard
+            deviations and each category the right one: in the last epoch, in any, or by mean estimates over the run,
+            whichever is most. Columns without variance and fields that are not asked for do not count. ``None``: the
+            summary is older than this.
+        exact_without: The same by :attr:`without_messages`.
+        exact_joint: The same by both, the largest of three likewise.
         note: What it warned of.
         standing_still: Whether the model had been trained, and stood still: messages were computed again, and read when
             training was over.
@@ -85,6 +98,7 @@ class ColumnReading:
             ended, or the summary is older than this. Whoever sends gradients moves ``share``, and can spoil the model
             at the end of a run; what was read before stays read.
         worst_epoch: Number of that epoch, from 1; ``None`` likewise, or where an older checkpoint did not count.
+        sent_once: Whether all was sent once, before the first step (exchange one-way): there are no epochs then.
         evaluation_only: Whether it could be judged by no message of training: then ``share``, ``told``, ``records`` and
             ``columns`` are those of the last evaluation.
     """
@@ -111,11 +125,28 @@ class ColumnReading:
     worst: float | None = None
     worst_epoch: int | None = None
     evaluation_only: bool = False
+    sent_once: bool = False
+    joint: float | None = None
+    exact: float | None = None
+    exact_without: float | None = None
+    exact_joint: float | None = None
 
     @property
     def most(self) -> float:
         """The most that was read, the mean over columns: in the last epoch, in any, or over the run."""
         return _largest(self)
+
+    def with_own(self, share: float | None, exact: float | None) -> ColumnReading:
+        """Return it beside what the label party's own columns recover alone: share of variance, and of records."""
+        joint = None if self.joint is None else max(one for one in (self.joint, self.most, share) if one is not None)
+        together = [one for one in (self.exact_joint, self.exact, exact) if one is not None]
+        exact_joint = None if self.exact_joint is None else max(together)
+        return replace(self, without_messages=share, exact_without=exact, joint=joint, exact_joint=exact_joint)
+
+    @property
+    def exact_total(self) -> float | None:
+        """The largest share of records of which every column is recovered, from all that is held; ``None``: unknown."""
+        return max((one for one in (self.exact, self.exact_without, self.exact_joint) if one is not None), default=None)
 
     @property
     def most_told(self) -> int:

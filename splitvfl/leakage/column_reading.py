@@ -13,6 +13,12 @@ Of records that are evaluated or scored the label party receives activations too
 attack has learned in training reads these as well: it is given the known records that came last in training, and judged
 by itself. Nothing of that is kept: a copy of the attack is asked.
 
+The label party has columns of its own. An attack that can is run a second time, with these columns of each record
+beside its activation: what both tell together is more than either tells.
+
+Records of which all columns are recovered at once are counted too: every number within a tenth of its standard
+deviation, every category the right one.
+
 An attack that says that it may be ``sampled`` takes no more of a step where the batch is large: it is called with one
 message of n/64 where they have n records each, at least one of every epoch, and gets what known records it needs of
 those before. Whoever is called is judged by 512 records of the message at most, and by those that are followed.
@@ -48,7 +54,7 @@ from splitvfl.hooks import (
 from splitvfl.leakage.asked_categories import NO_CATEGORIES, AskedCategories
 from splitvfl.leakage.categories import CategoryGroup, records_right
 from splitvfl.leakage.column_errors import ROUNDING, ColumnErrors, WorstEpoch
-from splitvfl.leakage.column_figures import TOLD, ColumnReading, ColumnShare, LaterReading
+from splitvfl.leakage.column_figures import EXACT, TOLD, ColumnReading, ColumnShare, LaterReading
 from splitvfl.leakage.features import run_feature_attack
 from splitvfl.leakage.read_messages import HELD, ReadMessages
 from splitvfl.leakage.reconstruction import PlottedColumn
@@ -79,8 +85,11 @@ class ColumnReader:
         models: By view field, what makes a copy of a model as it is, for an attack that reads it; told the ids of the
             message's known records.
         spared: Whether an attack that fails is left out, and why is said, in place of ending the run.
+        joint: Whether it is run a second time, on messages beside which the label party's own columns stand.
+        once: Whether all is sent once, before the first step: then nothing is added up over the run or its epochs.
 
     Attributes:
+        joint: That second one, which has figures of its own; ``None``: there is none.
         name: What it is called.
         seconds: Time that it and its judging took.
         known: Places of the training records whose columns it is assumed to know, ascending.
@@ -102,21 +111,30 @@ class ColumnReader:
         refused: Callable[[str], None] = lambda why: None,
         models: Mapping[str, Callable[[Tensor], nn.Module]] | None = None,
         spared: bool = False,
+        joint: bool = False,
+        once: bool = False,
     ) -> None:
+        again: Any = {"names": names, "train": train, "categories": categories, "among": among, "seed": seed}
+        again |= {"name": name, "nobodys": nobodys, "epoch_steps": epoch_steps, "spared": spared, "once": once}
+        self.joint = ColumnReader(copy.deepcopy(attack), **again) if joint else None
         self.name, self.seconds = name or hook_name(attack), 0.0
         self._attack, self._refused, self._asked, self._spared = attack, refused, True, spared
-        self._why, self._random = "", PartyRandom(seed)
+        self._why, self._random, self._once = "", PartyRandom(seed), once
         self._seed, self._most = seed, most_records_of(attack)
         self._models = {name: made for name, made in (models or {}).items() if name in needs_of(attack)}
         self._share = known_share_of(attack) if "auxiliary" in needs_of(attack) else 0.0
         self._categories, self._numbers = categories, len(names)
         middle, variance = _moments(train, len(names))
+        self._within = EXACT * variance.sqrt()
         one_hot = [one for one in categories.one_hot if int((variance[list(one.places)] > 0).sum()) > 1]
         self._groups, self._one_hot = (*categories.fields, *one_hot), one_hot
         self._names = (*names, *(group.column for group in self._groups))
         self._middle = torch.cat([middle, middle.new_zeros(categories.width)])
         kinds = (variance > 0, [True] * len(categories.fields), [False] * len(one_hot))
         self._counted = torch.cat([torch.as_tensor(kind, dtype=torch.bool) for kind in kinds])
+        # Of categories that are held as columns of zeros and ones the largest decides.
+        self._as_numbers = self._counted[: len(names)].clone()
+        self._as_numbers[[place for one in one_hot for place in one.places]] = False
         among = torch.arange(train.count) if among is None else among
         self._when = ReadMessages.of(len(among), epoch_steps, self._share) if is_sampled(attack) else ReadMessages()
         self._held: Auxiliary | None = None
@@ -141,7 +159,9 @@ class ColumnReader:
         self._messages = self._unjudged = 0
         self._note = ""
 
-    def see(self, message: Tensor, columns: Columns, ids: Tensor, *, party: str, step: int) -> None:
+    def see(
+        self, message: Tensor, columns: Columns, ids: Tensor, *, party: str, step: int, own: Tensor | None = None
+    ) -> None:
         """Let the attack look at a message of training, and judge it.
 
         Args:
@@ -150,6 +170,7 @@ class ColumnReader:
             ids: Their ids.
             party: The label party's name.
             step: Number of the step.
+            own: The label party's own columns of them, ``(n, w)``, for :attr:`joint`; ``None``: nobody has them here.
 
         Raises:
             HookError: If the attack breaks its contract.
@@ -160,6 +181,9 @@ class ColumnReader:
         started = time.perf_counter()
         with self._sparing(step):
             self._look(_widened(message), columns, ids, party=party, step=step)
+        if self.joint is not None and own is not None:
+            beside = torch.cat([wide := _widened(message), own.to(wide)], dim=1)
+            self.joint.see(beside, columns, ids, party=party, step=step)
         self.seconds += time.perf_counter() - started
 
     def see_later(
@@ -281,10 +305,13 @@ class ColumnReader:
         return estimate.detach().double().cpu(), note
 
     def _judge(self, estimate: Tensor, truth: Tensor, *sums: ColumnErrors) -> None:
-        hits = [_hits(group, estimate, truth).sum() for group in self._groups]
-        right = torch.stack(hits) if hits else None
+        hits = [_hits(group, estimate, truth) for group in self._groups]
+        right = torch.stack([hit.sum() for hit in hits]) if hits else None
+        off = estimate - truth
+        near = off[:, : self._numbers].abs() <= self._within
+        exact = (near | ~self._as_numbers).all(dim=1) & torch.stack([torch.ones(len(off)).bool(), *hits]).all(dim=0)
         for one in sums:
-            one.add(estimate - truth, truth - self._middle, right)
+            one.add(off, truth - self._middle, right, exact.sum().item())
 
     def _drawn(self, places: Tensor, step: int, most: int | None) -> Tensor:
         """Return so many of these places at most, drawn anew at each step: those of a shard lie side by side."""
@@ -321,6 +348,9 @@ class ColumnReader:
         if self._unlogged:
             self._unlogged = False
             values[f"feature_leak_evaluation/{party}/{self.name}"] = self._mean(self._shares(self._later["evaluation"]))
+        if self.joint is not None:
+            beside = self.joint.scalars(party, epoch_ends=epoch_ends)
+            values |= {tag.replace("/", "_joint/", 1): value for tag, value in beside.items()}
         return {tag: value for tag, value in values.items() if not math.isnan(value)}
 
     def _category_scalars(self, tag: str) -> dict[str, float]:
@@ -343,7 +373,7 @@ class ColumnReader:
         worst = self._worst
         if there:
             shares = self._shares(self._epoch)
-            worst = worst.with_epoch(shares, self._mean(shares), epochs)
+            worst = worst.with_epoch(shares, self._mean(shares), epochs, self._epoch.exact_share)
         return replace(worst, epochs=epochs) if counted else worst
 
     def reading(self) -> ColumnReading | None:
@@ -356,8 +386,11 @@ class ColumnReader:
             last = self._later.get("evaluation", last)
         if not last.count:
             return None
-        accumulated, worst = self._accumulated(), self._worst_so_far(counted=False)
-        found = self._columns(last, accumulated, worst.shares if worst.judged else None)
+        joint = None if self.joint is None else self.joint.reading()
+        accumulated = None if self._once else self._accumulated()
+        worst = self._worst_so_far(counted=False)
+        several = worst.judged and not self._once
+        found = self._columns(last, accumulated, worst.shares if several else None)
         columns = self._sorted(found)
         return ColumnReading(
             attack=self.name,
@@ -379,9 +412,13 @@ class ColumnReader:
             too_many=list(self._categories.too_many),
             evaluation=self._later_reading("evaluation"),
             prediction=self._later_reading("prediction"),
-            worst=worst.share if worst.judged else None,
-            worst_epoch=worst.epoch or None,
+            worst=worst.share if several else None,
+            worst_epoch=(worst.epoch or None) if several else None,
             evaluation_only=evaluation_only,
+            sent_once=self._once,
+            joint=None if joint is None or joint.evaluation_only else joint.most,
+            exact=self._exact(last),
+            exact_joint=None if joint is None or joint.evaluation_only else joint.exact,
         )
 
     def _later_reading(self, phase: Phase) -> LaterReading | None:
@@ -442,11 +479,15 @@ class ColumnReader:
             "it knows, and were left out"
         )
 
-    def share_of(self, estimate: Tensor, truth: Tensor) -> float:
-        """Return the share of variance that estimates of some records recover, the mean over columns."""
+    def share_of(self, estimate: Tensor, truth: Tensor) -> tuple[float, float]:
+        """Return what estimates of some records recover.
+
+        Returns:
+            The share of variance, the mean over columns, and the share of records of which every column is right.
+        """
         errors = self._errors()
         self._judge(estimate.double(), truth.double(), errors)
-        return self._mean(self._shares(errors))
+        return self._mean(self._shares(errors)), errors.exact_share
 
     def _shares(self, errors: ColumnErrors) -> Tensor:
         """Return which share is recovered of each column's variance and of each group's categories.
@@ -469,12 +510,23 @@ class ColumnReader:
         return ColumnErrors(len(self._middle), len(self._groups))
 
     def _accumulated(self) -> Tensor | None:
-        met = self._times > 0
-        if not bool(met.any()):
-            return None
-        errors = self._errors()
-        self._judge(self._sums[met] / self._times[met, None], self._truth[met], errors)
-        return self._shares(errors)
+        errors = self._of_followed()
+        return self._shares(errors) if errors.count else None
+
+    def _of_followed(self) -> ColumnErrors:
+        """Return what the mean estimates of followed records over the run are off by."""
+        errors, met = self._errors(), self._times > 0
+        if bool(met.any()):
+            self._judge(self._sums[met] / self._times[met, None], self._truth[met], errors)
+        return errors
+
+    def _exact(self, last: ColumnErrors) -> float | None:
+        """Return of which share of records every column was right: then, in any epoch, or over the run."""
+        found = [last.exact_share]
+        if not self._once:
+            worst = self._worst_so_far(counted=False)
+            found += [worst.exact if worst.judged else math.nan, self._of_followed().exact_share]
+        return max((one for one in found if not math.isnan(one)), default=None)
 
     def _mean(self, shares: Tensor | None) -> float:
         return math.nan if shares is None else shares[self._counted].mean().item()
@@ -489,6 +541,8 @@ class ColumnReader:
         held, remembered = (None if one is None else list(one) for one in (self._held, self._remembered))
         kept = {"held": held, "why": self._why, "random": self._random.state_dict(), "attack": own}
         later = {phase: sums.state() for phase, sums in self._later.items()}
+        if self.joint is not None:
+            kept["joint"] = self.joint.state_dict()
         kept |= {"remembered": remembered, "later": later, "unlogged": self._unlogged, "worst": self._worst.state()}
         return {**errors, **counts, "sums": self._sums, "times": self._times, **kept}
 
@@ -513,6 +567,8 @@ class ColumnReader:
         shares = self._shares(self._last)
         older = self._worst.with_epoch(shares, self._mean(shares), 0) if self._last.count else self._worst
         self._worst = WorstEpoch(*state["worst"]) if "worst" in state else older
+        if self.joint is not None and "joint" in state:
+            self.joint.load_state_dict(state["joint"])
         if state["attack"]:
             self._attack.load_state_dict(state["attack"])  # type: ignore[attr-defined]
 

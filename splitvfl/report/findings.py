@@ -23,7 +23,16 @@ from splitvfl.leakage.message_audit import WITHOUT_FEATURES
 from splitvfl.metrics import chance_of_largest, oriented, turned_round
 from splitvfl.report.most_read import most_read, sent_when
 from splitvfl.report.own_seat import seat_verdict
-from splitvfl.report.read_words import counting, later, of_variance, once_each, too_many, with_share
+from splitvfl.report.read_words import (
+    beside_own,
+    counting,
+    exactly,
+    later,
+    of_variance,
+    once_each,
+    too_many,
+    with_share,
+)
 from splitvfl.report.rows import (
     AUDITOR,
     AfterRow,
@@ -281,10 +290,11 @@ def verdict(run: RunSummary, goal: float | None = None, *, own_columns: bool = T
 
 def _nothing_measured(run: RunSummary) -> str:
     if run.traits.one_way:  # of any task
+        read = any(party.readings for party in run.parties.values())
+        unread = "" if read else "; what the activations tell of a partner's columns was not measured"
         return (
             "Nothing that depends on labels was sent to a partner in training, so there was no message to read them "
-            "from. Scores that are published later tell of labels, as any prediction does; what the activations tell "
-            "of a partner's columns was not measured."
+            f"from. Scores that are published later tell of labels, as any prediction does{unread}."
         )
     if any(_results(run)):
         held = "both classes" if run.task == "binary" else "different labels"
@@ -476,9 +486,6 @@ def columns_read(run: RunSummary) -> list[str]:
     for name, party in run.parties.items():
         for best in most_read(party):
             reading = best.reading
-            beside = (
-                "" if reading.without_messages is None else f" (its own columns tell {reading.without_messages:.0%})"
-            )
             counted = counting(reading) + once_each(best.each_category_once)
             rows = f"the columns of {reading.known_share:.0%} of the records" if reading.known_share else "no record"
             knows = f"{name}'s half of the model and " if reading.knows_model else ""
@@ -487,9 +494,9 @@ def columns_read(run: RunSummary) -> list[str]:
                 knows, source, whose = "the whole model and ", "scores and its own columns", f"the columns of {name}"
             found.append(
                 f"From {source} the label party reads {best.share:.0%} of {of_variance(reading)}{whose}, the mean "
-                f"of {len(best.columns)}{counted}{beside}, by the {reading.attack} attack, if it knows "
+                f"of {len(best.columns)}{counted}{beside_own(reading)}, by the {reading.attack} attack, if it knows "
                 f"{knows}{rows}: more than half of {best.told or 'none'} of them, most of "
-                f"{with_share(best.columns[0])}.{best.fell}{later(reading)}{too_many(reading)}"
+                f"{with_share(best.columns[0])}.{best.fell}{exactly(reading)}{later(reading)}{too_many(reading)}"
             )
     return found
 

@@ -43,13 +43,15 @@ class MostRead:
     def moment(self) -> str:
         """Of what the figure is: ``"finished"``, ``"last"`` epoch, ``"epoch"`` of another number, ``"run"``.
 
-        Or ``"evaluation"``, where nothing else could be judged.
+        Or ``"evaluation"``, where nothing else could be judged; ``"once"``, where all was sent once.
         """
         one = self.reading
         if one.evaluation_only:
             return "evaluation"
         if one.standing_still:
             return "finished"
+        if one.sent_once:
+            return "once"
         if one.share == one.most:
             return "last"
         return "epoch" if one.worst == one.most else "run"
@@ -121,5 +123,10 @@ def epoch_of(reading: ColumnReading) -> str:
 
 def sent_when(best: MostRead) -> str:
     """Return in words when that was sent of which most was read in training."""
-    words = {"last": "in the last epoch", "run": "over the run", "evaluation": "of records that were evaluated"}
+    words = {
+        "last": "in the last epoch",
+        "run": "over the run",
+        "evaluation": "of records that were evaluated",
+        "once": "once, before training,",
+    }
     return words.get(best.moment) or f"in {epoch_of(best.reading)}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from splitvfl.leakage.estimates import TOLD, quoted
 from splitvfl.leakage.features import FeatureLeak, best_by_view
 from splitvfl.report.most_read import MostRead, epoch_of, most_read, sent_when
-from splitvfl.report.read_words import counting, later, of_variance, once_each, too_many, with_share
+from splitvfl.report.read_words import counting, exactly, later, of_variance, once_each, too_many, with_share
 from splitvfl.report.summary import RunSummary
 
 # As one of a pair stands in a line of its own, and in a sentence to the party itself.
@@ -58,7 +58,7 @@ def _training_line(party: str, best: MostRead) -> str:
 def _moment(best: MostRead) -> str:
     """Return in words of which messages a reading is."""
     words = {"finished": "with the finished model", "run": "over the run", "last": "in training"}
-    words["evaluation"] = "of records that were evaluated"
+    words |= {"evaluation": "of records that were evaluated", "once": "in what is sent once"}
     return words.get(best.moment) or f"in {epoch_of(best.reading)}"
 
 
@@ -108,7 +108,8 @@ def _of_training(best: MostRead) -> str:
         f"From what you {sent} whoever knows {knows}the columns of {reading.known_share:.0%} of your records "
         f"reads {best.share:.0%} of {of_variance(reading)}the columns of all others, the mean of {len(best.columns)}"
         f"{counted}, by the {reading.attack} attack: more than half of {best.told or 'none'} of them, most "
-        f"of {with_share(best.columns[0])}.{best.fell}{later(reading)} Another reader may find more.{too_many(reading)}"
+        f"of {with_share(best.columns[0])}.{best.fell}{exactly(reading)}{later(reading)} "
+        f"Another reader may find more.{too_many(reading)}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from splitvfl.leakage.asked_categories import MOST_CATEGORIES
-from splitvfl.leakage.column_figures import ColumnReading, ColumnShare
+from splitvfl.leakage.column_figures import EXACT, ColumnReading, ColumnShare
 
 
 def of_variance(reading: ColumnReading) -> str:
@@ -53,6 +53,34 @@ def later(reading: ColumnReading) -> str:
     found = {"evaluated": None if reading.evaluation_only else reading.evaluation, "scored": reading.prediction}
     said = [f"{one.share:.0%} where they are {what}" for what, one in found.items() if one is not None]
     return f" Of records that it did not meet in training it reads {' and '.join(said)}." if said else ""
+
+
+def beside_own(reading: ColumnReading) -> str:
+    """Return what the label party's own columns recover, alone and together with messages, in brackets; or nothing.
+
+    >>> beside_own(ColumnReading("ridge", 0.05, 0.5, 1, 100, without_messages=0.2, joint=0.6))
+    ' (its own columns alone 20%, both together 60%)'
+    """
+    figures = (("its own columns alone", reading.without_messages), ("both together", reading.joint))
+    said = [f"{what} {share:.0%}" for what, share in figures if share is not None]
+    return f" ({', '.join(said)})" if said else ""
+
+
+def exactly(reading: ColumnReading) -> str:
+    """Return a sentence of records of which every column is recovered, with a space before it; empty where none is.
+
+    >>> exactly(ColumnReading("ridge", 0.05, 0.9, 1, 100, exact=0.25, exact_joint=0.5))
+    ' Every column of a record at once is recovered of 50% of the records (numbers within 0.1 standard deviations).'
+    """
+    share = reading.exact_total
+    if not share:
+        return ""
+    every = "Every column of a record at once is recovered of"
+    return f" {every} {_few(share)} of the records (numbers within {EXACT:g} standard deviations)."
+
+
+def _few(share: float) -> str:
+    return "less than 1%" if share < 0.01 else f"{share:.0%}"
 
 
 def too_many(reading: ColumnReading) -> str:

@@ -12,7 +12,7 @@ from splitvfl.config.registry import installed
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, printable
 from splitvfl.hooks import explanations_of
 from splitvfl.leakage.asked_categories import MOST_CATEGORIES
-from splitvfl.leakage.column_figures import TOLD
+from splitvfl.leakage.column_figures import EXACT, TOLD
 from splitvfl.leakage.features import feature_notes
 from splitvfl.leakage.many_auditing import auditor_of
 from splitvfl.leakage.monitor import read_metrics
@@ -219,6 +219,7 @@ def _render(
         missing=MISSING,
         shown_columns=_COLUMNS_SHOWN,
         most_categories=MOST_CATEGORIES,
+        exact=EXACT,
         sections=list(_sections(summaries, folders, shown)),
         attacks=_descriptions([*attack_names(summaries), *late], summaries),
         known=list(dict.fromkeys(known_records(run.known_positives, run.known_negatives) for run in summaries)),

@@ -461,8 +461,8 @@ class PartyRow:
     def read_shares(self) -> dict[str, tuple[Estimate | None, ...]]:
         """What attacks read of its columns in training or from scores, averaged over runs, by their names.
 
-        Share of variance at most, in the last epoch, or from scores, and over the run, what is known without messages,
-        and columns told at most.
+        Share of variance at most from messages, from the label party's own columns, and from both; share of records of
+        which every column is recovered by the best of them; and columns told at most.
         """
         found: dict[str, list[ColumnReading]] = {}
         for party in self.results:
@@ -472,9 +472,9 @@ class PartyRow:
         return {
             name: (
                 estimate(one.most for one in readings),
-                estimate(one.share for one in readings),
-                estimate(one.accumulated for one in readings),
                 estimate(one.without_messages for one in readings),
+                estimate(one.joint for one in readings),
+                estimate(one.exact_total for one in readings),
                 estimate(one.most_told for one in readings),
             )
             for name, readings in found.items()

@@ -296,10 +296,9 @@ def _readings(rows: Sequence[DefenseRow]) -> Iterator[Table]:
     table = _table("What the label party reads of columns", 15)
     table.add_column("of", overflow="fold", width=12)
     table.add_column("by", overflow="fold", width=10)
-    _numbers(table, ("most", 5), ("last epoch", 6), ("over the run", 8), ("without", 7), ("columns told", 8))
+    _numbers(table, ("messages", 8), ("own", 4), ("joint", 5), ("exact", 5), ("columns told", 8))
     for row, party, one in found:
-        last = None if one.standing_still or one.of_scores or one.evaluation_only else one.share
-        figures = (one.most, last, one.accumulated, one.without_messages)
+        figures = (one.most, one.without_messages, one.joint, one.exact_total)
         shares = (MISSING if share is None else f"{share:.0%}" for share in figures)
         told = f"{one.most_told} of {len(one.columns)}"
         table.add_row(_two_lines(row.label, width=15), Text(party.name), _by(one), *shares, told)
@@ -343,6 +342,8 @@ def _by(reading: ColumnReading) -> Text:
         if reading.standing_still
         else " (eval)"
         if reading.evaluation_only
+        else " (once)"
+        if reading.sent_once
         else ""
     )
     return Text(_hyphened(reading.attack, 10) + when)
@@ -354,9 +355,9 @@ def _compared_readings(rows: Sequence[DefenseRow]) -> Iterator[Table]:
         return
     table = _table("What the label party reads of columns", _WIDE_NAME_WIDTH)
     table.add_column("by", overflow="fold", width=10)
-    _numbers(table, ("most", 8), ("last epoch", 8), ("over the run", 8), ("columns told", 8))
-    for row, party, attack, (most, last, accumulated, _, told) in found:
-        cells = (_plain(most, 2), _plain(last, 2), _plain(accumulated, 2), _plain(told, 1))
+    _numbers(table, ("messages", 8), ("own", 5), ("joint", 5), ("exact", 5), ("columns told", 8))
+    for row, party, attack, (*shares, told) in found:
+        cells = (*(_plain(share, 2) for share in shares), _plain(told, 1))
         table.add_row(_breakable(row.label_at(party)), Text(attack), *cells)
     yield table
 

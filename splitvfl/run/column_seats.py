@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
 
 from splitvfl.data.columns import Records
 from splitvfl.exchange.base import Exchange
-from splitvfl.hooks import Attack, hook_name, needs_of
+from splitvfl.hooks import Attack, hook_name, needs_of, reads_jointly
 from splitvfl.leakage.after_training import own_copy
 from splitvfl.leakage.architecture import architecture_of
 from splitvfl.leakage.asked_categories import MOST_CATEGORIES, NO_CATEGORIES, AskedCategories, asked_categories
@@ -56,7 +55,7 @@ class ColumnSeats:
         seed: int,
     ) -> None:
         self._active, self._passives, self._watch = active, passives, watch
-        self._among = sent_records(active.data.train, batches)
+        self._among = _shown_records(active.data.train, batches, exchange)
         self._categories = {name: asked_categories(party.data) for name, party in passives.items() if attacks}
         others = "the top model takes what other parties send too, and that is not there yet"
         self._no_top = others if len(passives) > 1 else ""
@@ -75,35 +74,53 @@ class ColumnSeats:
                         categories=self._categories[name],
                         among=self._among,
                         nobodys=_nobodys(active),
-                        epoch_steps=len(batches),
+                        epoch_steps=None if exchange.one_way else len(batches),
+                        once=exchange.one_way,
                         seed=seed,
                         top=OwnTop(active),
+                        own=self._own_columns if self._has_columns else None,
                     )
 
     def readings(self, party: str) -> list[ColumnReading]:
         """Return what was read of one party's columns, beside what the label party's own columns tell of them."""
         return readings_of(self._watch, party, self._without_messages)
 
-    def _without_messages(self, party: str, reader: ColumnReader) -> float | None:
-        """Return the share of variance that ridge regression on the label party's own columns recovers.
+    @cached_property
+    def _own(self) -> AskedCategories:
+        """Return which of its own categories the label party has as columns of zeros and ones."""
+        return asked_categories(self._active.data)
+
+    @property
+    def _has_columns(self) -> bool:
+        return bool(self._active.data.width or self._own.width)
+
+    def _own_columns(self, sent: SentActivation) -> Tensor:
+        """Return the label party's own columns of the records of a message of training, ``(n, w)``."""
+        assert sent.batch.positions is not None, "batches are taken from the party's records"
+        return self._own.beside(self._active.data.train.rows(sent.batch.positions).columns)
+
+    def _without_messages(self, party: str, reader: ColumnReader) -> tuple[float, float | None] | None:
+        """Return what ridge regression on the label party's own columns recovers, as :meth:`ColumnReader.share_of`.
 
         ``None`` where the attacker knows too few records, or all.
         """
         own, theirs = self._active.data.train, self._passives[party].data.train
-        if not self._active.data.width:
-            return 0.0
+        if not self._has_columns:
+            return 0.0, None
         if len(reader.known) < 2 or not len(reader.followed):
             return None
         asked = self._categories[party].beside
         known, judged = (
-            (own.rows(rows).columns.numeric.cpu(), asked(theirs.rows(rows).columns).cpu())
+            (self._own.beside(own.rows(rows).columns).cpu(), asked(theirs.rows(rows).columns).cpu())
             for rows in (reader.known, reader.followed)
         )
         return reader.share_of(fit_ridge(*known).estimate(judged[0]), judged[1])
 
 
 def readings_of(
-    watch: Watch, party: str, without_messages: Callable[[str, ColumnReader], float | None] = lambda party, reader: None
+    watch: Watch,
+    party: str,
+    without_messages: Callable[[str, ColumnReader], tuple[float, float | None] | None] = lambda party, reader: None,
 ) -> list[ColumnReading]:
     """Return what was read of one party's columns; who was never judged is listed as unavailable.
 
@@ -118,7 +135,8 @@ def readings_of(
         if (reading is None or reading.evaluation_only) and reader.unjudged:
             watch.unavailable[party][reader.name] = f"never judged by what was sent in training: {reader.unjudged}"
         if reading is not None:
-            found.append(replace(reading, without_messages=without_messages(party, reader)))
+            share, exact = without_messages(party, reader) or (None, None)
+            found.append(reading.with_own(share, exact))
     return found
 
 
@@ -159,7 +177,7 @@ def read_own_columns(
         seed: Draws the records whose columns the attacker is assumed to know.
         every_message: Whether sampled attacks are called with every message too.
     """
-    among = sent_records(party.data.train, batches)
+    among = _shown_records(party.data.train, batches, exchange)
     categories = asked_categories(party.data) if attacks else NO_CATEGORIES
     no_top = f"{party.name} holds neither the label party's half of the model nor labels"
     for attack in attacks:
@@ -169,7 +187,7 @@ def read_own_columns(
         if why:
             watch.unavailable[party.name][hook_name(attack)] = why
         else:
-            steps = None if every_message else len(batches)
+            steps = None if every_message or exchange.one_way else len(batches)
             _seat(
                 party,
                 attack,
@@ -178,6 +196,7 @@ def read_own_columns(
                 categories=categories,
                 among=among,
                 epoch_steps=steps,
+                once=exchange.one_way,
                 seed=seed,
                 spared=True,
             )
@@ -193,11 +212,14 @@ def _seat(
     among: Tensor,
     nobodys: Tensor | None = None,
     epoch_steps: int | None,
+    once: bool,
     seed: int,
     top: Callable[[Tensor], nn.Module] | None = None,
+    own: Callable[[SentActivation], Tensor] | None = None,
     spared: bool = False,
 ) -> None:
-    """Let a copy of an attack see every activation that a party sends."""
+    """Let a copy of an attack see every activation that a party sends; ``own`` the label party's columns beside it."""
+    joint = own is not None and reads_jointly(attack)
     name = unused(hook_name(attack), watch.readers[party.name])
     fresh = derive_seed(seed, "architecture", party.name)
     reader = ColumnReader(
@@ -217,13 +239,16 @@ def _seat(
             **({} if top is None else {"top": top}),
         },
         spared=spared,
+        joint=joint,
+        once=once,
     )
     watch.readers[party.name][name] = reader
 
     def see(sent: SentActivation) -> None:
         seen = (sent.message, sent.batch.columns, sent.batch.ids)
         if sent.phase == "training":
-            reader.see(*seen, party=active, step=sent.step)
+            beside = own(sent) if joint and own is not None else None
+            reader.see(*seen, party=active, step=sent.step, own=beside)
         else:
             reader.see_later(*seen, party=active, step=sent.step, phase=sent.phase, piece=sent.piece)
 
@@ -232,9 +257,22 @@ def _seat(
 
 def sent_records(train: Records, batches: Batches) -> Tensor:
     """Return the places of a party's training records that are in batches, and no dummies."""
-    sent = torch.ones(train.count, dtype=torch.bool) if train.real is None else train.real.cpu().clone()
+    sent = _real(train)
     sent[torch.tensor(list(batches.held_out), dtype=torch.int64)] = False
     return sent.nonzero().squeeze(1)
+
+
+def _shown_records(train: Records, batches: Batches, exchange: Exchange) -> Tensor:
+    """Return the places of the records whose activations are sent to train on, and no dummies.
+
+    A one-way exchange sends those that early stopping holds out with all others.
+    """
+    return _real(train).nonzero().squeeze(1) if exchange.one_way else sent_records(train, batches)
+
+
+def _real(train: Records) -> Tensor:
+    """Return which records are somebody's, bool on the CPU; a new tensor."""
+    return torch.ones(train.count, dtype=torch.bool) if train.real is None else train.real.cpu().clone()
 
 
 def _nobodys(active: ActiveParty) -> Tensor:
@@ -269,6 +307,8 @@ def _unavailable(
             return f"{party.name} has categories, and a bottom model that looks them up has no gradient to go back by"
         if party.divided or party.is_to_be_divided:
             return f"the workers of {party.name} hold parts of its bottom model, and none has a copy of it"
+    if "top" in needs_of(attack) and exchange.one_way:
+        return "in exchange one-way activations are sent before the label party's top model has learned anything"
     if "top" in needs_of(attack) and no_top:
         return no_top
     missing = sorted(needs_of(attack) - _SHOWN)

@@ -12,6 +12,8 @@ import pandas as pd
 import pytest
 
 from splitvfl.app.activation_forecast import DRAWS, forecast_activations
+from splitvfl.app.experiment import build_trainer
+from splitvfl.app.records import load_data
 from splitvfl.cli import main
 from splitvfl.config.sections import load_config, parse_config
 
@@ -55,6 +57,23 @@ def test_a_narrow_cut_and_noise_tell_less_and_nothing_tells_more_than_there_is()
     assert narrow < 0.59
     noise = "defenses: [{name: gaussian-ir, clip: 1.0, sigma: 10.0}]\ntrain:"
     assert share(("train:", noise)) < 0.02
+
+
+@pytest.mark.parametrize(("bottom", "draws", "words"), [("random", DRAWS, "random weights"), ("pca", 1, "principal")])
+def test_a_one_way_run_will_tell_as_much_as_its_forecast(bottom: str, draws: int, words: str) -> None:
+    config = parse_config(f"{FILE}exchange: {{name: one-way, bottom: {bottom}}}\n", source="lab.yaml")
+    found = forecast_activations(config, "lab")
+    assert Counter(one.attack for one in found.readings) == dict.fromkeys(READERS, draws)
+    assert found.sentence.startswith(f"Of what lab sends once, with {words}")
+    assert "nothing trains this bottom model" in found.notes[0]
+    ridge = [one for one in found.readings if one.attack == "ridge"]
+    # All 455 records are one message, and 5 % of them are known; it is computed again, and no round of epochs.
+    assert {(one.known_share, one.records) for one in ridge} == {(0.05, 432)}
+    if bottom == "pca":
+        trainer = build_trainer(config, load_data(config))
+        trainer.fit(1)
+        (read,) = trainer.column_readings("lab")
+        assert read.share == pytest.approx(ridge[0].share, abs=0.05), "other records are known"
 
 
 def test_it_is_the_same_each_time_and_other_weights_tell_otherwise(here: Path) -> None:

@@ -18,6 +18,7 @@ from splitvfl.app.deployment import run_party
 from splitvfl.cli import main
 from splitvfl.config.sections import ExperimentConfig, load_config
 from splitvfl.errors import CheckpointError, LinkError
+from splitvfl.exchange.split import Split
 from splitvfl.hooks import Attack
 from splitvfl.report.own_seat import seat_lines, seat_verdict
 from splitvfl.report.summary import RunSummary, read_summary
@@ -117,7 +118,7 @@ def test_where_messages_are_too_small_to_be_judged_the_finished_model_and_evalua
 @pytest.mark.parametrize("size", [1, 2, 5, 10, 23, 24, 64, 512])
 def test_of_a_model_that_stands_still_twelve_records_of_what_is_read_at_once_are_known(size: int) -> None:
     party = small_trainer(attacks=[]).passives["telecom"]
-    ridge = column_auditing.thorough_readers(SimpleNamespace(batch_size=size), party)[0]  # type: ignore[arg-type]
+    ridge = column_auditing.thorough_readers(SimpleNamespace(batch_size=size, exchange=Split()), party)[0]  # type: ignore[arg-type]
     together = size * -(-24 // size)  # so many messages that they have 24 records
     assert ridge.known_share == max(0.05, 12 / together)  # type: ignore[attr-defined]
     assert ridge.known_share <= 0.5  # type: ignore[attr-defined]

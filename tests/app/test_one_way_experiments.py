@@ -120,9 +120,14 @@ def test_a_run_says_that_nothing_was_sent_and_goes_on_with_more_epochs(tmp_path:
     first = run_experiment(config, tmp_path / "run")
     said = verdict(first)
     assert said.startswith("Nothing that depends on labels was sent to a partner in training")
-    assert "what the activations tell of a partner's columns was not measured" in said
+    assert "From what lab sent once, before training, the label party reads" in said, "nobody has to list a reader"
+    (reading,) = first.parties["lab"].readings
+    assert (reading.attack, reading.sent_once) == ("ridge", True)
+    unwatched = run_experiment(config_of("one-way", "audit: false\nattacks: [norm]\n"), tmp_path / "unwatched")
+    assert verdict(unwatched).endswith("what the activations tell of a partner's columns was not measured.")
     longer = config.model_copy(update={"train": config.train.model_copy(update={"epochs": 3})})
     resumed = run_experiment(longer, tmp_path / "run", resume=True)
     whole = run_experiment(longer, tmp_path / "whole")
     assert (resumed.test_metric, resumed.test_loss) == (whole.test_metric, whole.test_loss)
+    assert resumed.parties["lab"].readings == whole.parties["lab"].readings == [reading]
     run_experiment(config, tmp_path / "run", overwrite=True)

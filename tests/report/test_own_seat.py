@@ -115,10 +115,10 @@ def test_a_column_counts_by_whoever_reads_most_of_it_and_assumes_no_more() -> No
 
 def test_tables_comparisons_and_the_page_say_the_most_beside_the_last_epoch(tmp_path: Path) -> None:
     found = run(parties={"lab": PartyResult({}, readings=[SPOILED])})
-    assert re.search(r"lab\s+ridge\s+42%\s+1%\s+38%\s+–\s+2 of 3", printed(summary_table([found])))
+    assert re.search(r"lab\s+ridge\s+42%\s+–\s+–\s+–\s+2 of 3", printed(summary_table([found])))
     assert re.search(r"lab\s+income\s+60%\s+20%", printed(summary_table([found])))
     both = [found, replace(found, seed=1)]
-    assert re.search(r"ridge\s+0\.42\S* ?\S*\s+0\.01", printed(comparison_table(both)))
+    assert re.search(r"ridge\s+0\.42\S* ?\S*\s+–\s+–\s+–\s+2", printed(comparison_table(both)))
     assert "ridge reads 0.42" in printed(compared_brief(both))
     text = text_of(page_of(tmp_path, found))
     assert "by ridge, which knew 5% of the records: 42%" in text
@@ -132,7 +132,8 @@ def test_a_summary_of_before_there_were_worst_epochs_is_read(tmp_path: Path) -> 
     kept = json.loads((tmp_path / "summary.json").read_text())
     del kept["planned_steps"]
     (reading,) = kept["parties"]["lab"]["readings"]
-    for one in ("worst", "worst_epoch", "evaluation_only"):
+    newer = ("sent_once", "joint", "exact", "exact_without", "exact_joint")
+    for one in ("worst", "worst_epoch", "evaluation_only", *newer):
         del reading[one]
     for column in reading["columns"]:
         del column["worst"]
@@ -141,6 +142,25 @@ def test_a_summary_of_before_there_were_worst_epochs_is_read(tmp_path: Path) -> 
     assert older.planned_steps is None
     (best,) = most_read(older.parties["lab"])
     assert (best.share, best.moment, best.columns[0].column) == (0.38, "run", "debt")
+    assert best.reading.exact_total is None
+    assert "Every column" not in seat_verdict(replace(older, seat="lab"))
+
+
+def test_own_columns_both_together_and_whole_records_are_said_everywhere(tmp_path: Path) -> None:
+    reading = replace(SPOILED, joint=0.39, exact=0.1, exact_joint=0.2).with_own(0.3, 0.15)
+    assert (reading.joint, reading.exact_joint) == (0.42, 0.2), "who has both may leave one aside"
+    found = run(parties={"lab": PartyResult({}, readings=[reading])})
+    assert re.search(r"lab\s+ridge\s+42%\s+30%\s+42%\s+20%\s+2 of 3", printed(summary_table([found])))
+    (said,) = columns_read(found)
+    assert "(its own columns alone 30%, both together 42%)" in said
+    assert "recovered of 20% of the records (numbers within 0.1 standard deviations)" in said
+    text = text_of(page_of(tmp_path, found))
+    assert "from messages and the label party's own columns together 42%" in text
+    assert "10% from messages, 15% from the label party's own columns, 20% from both together" in text
+    both = printed(comparison_table([found, replace(found, seed=1)]))
+    assert re.search(r"ridge\s+0\.42\S* ?\S*\s+0\.30\S* ?\S*\s+0\.42\S* ?\S*\s+0\.20", both)
+    found.save(tmp_path)
+    assert read_summary(tmp_path).parties["lab"].readings == [reading]
 
 
 def test_who_never_could_look_is_named_with_the_reason() -> None:

@@ -26,6 +26,7 @@ from splitvfl.exchange.prediction import predict
 from splitvfl.messaging.messages import Message, encode
 from splitvfl.net.certs import make_certificates
 from splitvfl.net.link import Link
+from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint
 from splitvfl.run.networked import ActiveRun, PassiveRun
 from tests.run.parties import finished, free_ports, same_weights, start_party, weights_of
@@ -77,6 +78,19 @@ def test_a_networked_run_ends_like_the_run_in_one_process(
         assert apart[figure] == together[figure]
     assert apart["parties"]["lab"]["attacks"] == {}
     assert "nothing comes back" in apart["parties"]["lab"]["unavailable"]["norm"]
+    for name in ("lab", "shop"):
+        # Each of them sees for itself what its one message tells, as the seat of one process has it.
+        own, seen = (read_summary(tmp_path / "runs" / run).parties[name].readings for run in (name, "whole"))
+        (together,) = seen
+        alone = replace(together, without_messages=None, joint=None, exact_without=None, exact_joint=None)
+        assert own[0] == alone
+        assert alone.sent_once
+        assert alone.share > 0.05, "the cut is narrow and noisy, and something is read"
+        assert [one.attack for one in own[1:] if one.standing_still] == [
+            "ridge",
+            "inverse-network",
+            "white-box-inversion",
+        ]
     halves = [json.loads((tmp_path / "runs" / name / "model" / "half.json").read_text()) for name in names]
     assert {(half["step"], half["epoch"]) for half in halves} == {(0, 0)}
     assert len({half["run"] for half in halves}) == 1
