@@ -28,7 +28,7 @@ from splitvfl.data import PartyData
 from splitvfl.data.schema import Role
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, placed
-from splitvfl.party.attaching import label_promises_of_run, promises_of
+from splitvfl.party.attaching import label_promises_of_run, promises_of, void_of
 from splitvfl.privacy.statement import not_covered
 from splitvfl.report.audit_words import FORMAT, VERSION
 from splitvfl.run.trainer import Trainer
@@ -168,6 +168,8 @@ def audit_experiment(
             )
         )
     claimed = [claim for chain in active.chains().values() for own in chain for claim in claims_of(own)]
+    if void_of(active):
+        claimed = [claim for claim in claimed if getattr(claim, "per", "message") != "run"]
     # What releases come to where they add up over the run.
     over_a_run = label_promises_of_run(active, train.epochs, own_part=trainer.exchange.own_part)
     claimed += [total for _, total in over_a_run if isinstance(total, PureDP)]

@@ -282,23 +282,47 @@ class DefenseChain(NotPickled):
             attached.generator(device, self.team.rank)
             attached.keystream()
 
-    def promises(self, epochs: int) -> list[str]:
-        """Return what the defenses promise of labels over so many epochs, in sentences."""
+    def promises(self, epochs: int, *, void: str = "") -> list[str]:
+        """Return what the defenses promise of labels over so many epochs, in sentences, each once.
+
+        Args:
+            epochs: How often each record is used.
+            void: Said in place of what is promised of a whole run; empty: that applies.
+        """
         # Asked now: what a defense promises of a run it may know only since it was told how long that is.
-        return [
-            f"{attached.label}: {claim.said(epochs)}."
+        said = [
+            f"{attached.label}: {void if void and claim.per == 'run' else claim.said(epochs)}."
             for attached in self._attached
             for claim in promises_of_labels(claims_of(attached.defense))
         ]
+        return list(dict.fromkeys(said))
 
-    def claims_in_words(self) -> list[str]:
-        """Return of each defense what it claims, what that rests on and what it does not cover, as one text."""
-        said = [(attached.label, told(claims_of(attached.defense))) for attached in self._attached]
-        return [f"{label}: {one.in_full}" for label, one in said if one.promised]
+    def claims_in_words(self, *, void: str = "") -> list[str]:
+        """Return of each defense what it claims, what that rests on and what it does not cover, as one text.
 
-    def promised_in_short(self) -> list[str]:
-        """Return of each defense in a clause what it promises: that it is nothing, too, or that it says nothing."""
-        return [f"{attached.label}: {in_a_clause(claims_of(attached.defense))}" for attached in self._attached]
+        Args:
+            void: Said first of a defense that promises something of a whole run; empty: that applies.
+        """
+        found = [(attached.label, claims_of(attached.defense)) for attached in self._attached]
+        said = [
+            (label, told(claims), f"{void}. Without that: " if _voided(claims, void) else "") for label, claims in found
+        ]
+        return [f"{label}: {first}{one.in_full}" for label, one, first in said if one.promised]
+
+    def promised_in_short(self, *, void: str = "") -> list[str]:
+        """Return of each defense in a clause what it promises: that it is nothing, too, or that it says nothing.
+
+        Args:
+            void: Said in place of what is promised of a whole run; empty: that applies.
+        """
+        said = []
+        for attached in self._attached:
+            claims = claims_of(attached.defense)
+            gone = _voided(claims, void)
+            left = tuple(claim for claim in claims if claim not in gone)
+            clauses = [in_a_clause(left)] if left or not gone else []
+            said.append(f"{attached.label}: {'; '.join([*clauses, *([void] if gone else [])])}")
+        return said
 
     def plan_run(self, plan: RunPlan) -> None:
         """Tell the defenses of the run that begins; one that cannot keep what it promises of a run raises."""
@@ -564,3 +588,8 @@ class ActivationDefenses:
     def chains(self) -> dict[str, DefenseChain]:
         """Return the chains by names for a checkpoint."""
         return {f"activation/{phase}": chain for phase, chain in self._chains.items()}
+
+
+def _voided(claims: Sequence[Claim], void: str) -> list[Claim]:
+    """Return what is promised of labels over a whole run, where something voids it."""
+    return [claim for claim in promises_of_labels(claims) if void and claim.per == "run"]

@@ -227,6 +227,8 @@ class PartyData:
         provenance: How the table's columns became numbers; ``None``: they came as numbers, and nobody knows.
         doubts: Columns that may not be what they were taken for, for people to look at.
         shards: How its records are divided, where they lie in shards; ``None``: they are one table.
+        from_labels: What of its records is made from labels and seen by partners, by the names of
+            :data:`splitvfl.claims.LABEL_RELEASES`.
     """
 
     name: str
@@ -239,6 +241,7 @@ class PartyData:
     provenance: Provenance | None = None
     doubts: tuple[Doubt, ...] = ()
     shards: Shards | None = None
+    from_labels: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Return its name, and how much it holds."""

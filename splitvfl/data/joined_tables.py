@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from splitvfl.claims import SELECTION
 from splitvfl.data.cell_format import Origin
 from splitvfl.data.columns import PartyData, Provenance, VerticalData
 from splitvfl.data.doubts import DoubtWarning, doubts_of, in_words, label_doubts
@@ -98,6 +99,8 @@ def from_tables(
     used = _labelled(tables[0], rows, common)
     taken = [table.taken(rows[table.name][used]) for table in tables]
     data = _divided(taken, specs, description=f"{_described(tables, rows, label)}{left_out(used)}")
+    if not used.all():
+        data = replace(data, active=replace(data.active, from_labels=(SELECTION.name,)))
     _tell_doubts(data)
     return data
 

@@ -31,6 +31,7 @@ from splitvfl.metrics import detection_error
 _DECAY = 0.95
 # Energy off the axis is floored at this share of the batch's mean energy, so that rounding noise has no shape.
 _FLOOR = 1e-9
+_, _, RATIO = AUDITORS
 # Ridge on the features' covariance: relative to their pooled variance, and absolute (features are of order one, and
 # without noise the second one is constant).
 _RIDGE = 1e-3
@@ -320,16 +321,16 @@ class Audit(MessageAudit):
 
     @property
     def late_detection_error(self) -> float:
-        """The same over the last tenth of the steps, at least one, of those in which anything was to be measured.
+        """Mean ½(FPR + FNR) late in the run of what tells a record's two labels apart, given its prediction.
 
-        As predictions get better, noise that is scaled to the distance between the classes' means shrinks, and what
-        tells the label of one record does not. Of a run of more than 8192 such steps, evenly spaced ones count.
+        It is the error of the log ratio of the labels alone: what columns predict is given, and is no part of it. So it
+        can be compared with what a defense says of one message. The mean is over the last tenth of the steps, at least
+        one, of those in which it was measured; of a run of more than 8192 steps, evenly spaced ones count. NaN where
+        it is not known what would be sent under another label.
         """
-        kept = self._errors.kept
-        late = kept[-max(1, math.ceil(LATE * len(kept))) :]
-        known = ~np.isnan(late)
-        sums, counts = np.where(known, late, 0.0).sum(axis=0), known.sum(axis=0)
-        return _nanmin([float(total / count) for total, count in zip(sums, counts, strict=True) if count])
+        given = self._errors.kept[:, AUDITORS.index(RATIO)]
+        given = given[~np.isnan(given)]
+        return float(given[-max(1, math.ceil(LATE * len(given))) :].mean()) if len(given) else math.nan
 
     @property
     def keepers(self) -> dict[str, ScoreKeeper]:

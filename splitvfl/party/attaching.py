@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import assert_never
 
-from splitvfl.claims import PureDP, claims_of, is_per_record
+from splitvfl.claims import PureDP, claims_of, is_per_record, not_applying
 from splitvfl.cut.chain import DefenseChain
 from splitvfl.cut.layer import check_top, refuse_batch_mixing
 from splitvfl.errors import ConfigError, PrivacyError
@@ -189,21 +189,33 @@ def promises_of(party: Party, epochs: int, *, own_part: OwnPart = "exact") -> li
         epochs: How often each record is used.
         own_part: What the label party's own weights learn from, as the exchange says.
     """
-    said = list(dict.fromkeys(said for chain in party.chains().values() for said in chain.promises(epochs)))
+    void = void_of(party)
+    said = list(dict.fromkeys(said for chain in party.chains().values() for said in chain.promises(epochs, void=void)))
     return [*said, *_over_a_run(party, epochs, own_part)] if isinstance(party, ActiveParty) else said
 
 
 def claims_in_words(parties: Iterable[Party]) -> list[str]:
     """Return of each defense of some parties what it claims, what that rests on and does not cover, each once."""
-    said = (line for party in parties for chain in party.chains().values() for line in chain.claims_in_words())
+    said = (
+        line
+        for party in parties
+        for chain in party.chains().values()
+        for line in chain.claims_in_words(void=void_of(party))
+    )
     return list(dict.fromkeys(said))
+
+
+def void_of(party: Party) -> str:
+    """Return that a party's guarantees for the whole run do not apply, and by what; empty if they do."""
+    return not_applying(party.label_releases) if isinstance(party, ActiveParty) else ""
 
 
 def promised_in_short(parties: Iterable[Party], *, epochs: int, own_part: OwnPart = "exact") -> list[str]:
     """Return of each defense of some parties what it promises, of a run of so many epochs too, each once."""
     said: list[str] = []
     for party in parties:
-        said += [line for chain in party.chains().values() for line in chain.promised_in_short()]
+        void = void_of(party)
+        said += [line for chain in party.chains().values() for line in chain.promised_in_short(void=void)]
         if isinstance(party, ActiveParty):
             said += [line.removesuffix(".") for line in _over_a_run(party, epochs, own_part)]
     return list(dict.fromkeys(said))
@@ -256,8 +268,8 @@ def _without(party: ActiveParty, name: str) -> str:
 
 def _uncovered(party: ActiveParty, own_part: OwnPart) -> str:
     """Return why a promise about one message says nothing of a run; empty if releases add up."""
-    if party.patience is not None:
-        return "early stopping is decided by true labels, and partners see when training ends"
+    if party.label_releases:
+        return void_of(party)
     learns = any(weight.requires_grad for weight in party.top.parameters())
     if own_part == "exact" and learns:
         return (

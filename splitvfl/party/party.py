@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from splitvfl.claims import RunPlan
+from splitvfl.claims import EARLY_STOPPING, LABEL_RELEASES, LabelRelease, RunPlan
 from splitvfl.crypto.refusals import Refusals
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.cut.chain import ActivationDefenses, DefenseChain
@@ -32,7 +32,6 @@ from splitvfl.hooks import (
     Weighed,
     all_finite,
     all_finite_together,
-    hook_name,
     notes_of,
     running_totals_of,
     shifts_scores_of,
@@ -732,15 +731,10 @@ class ActiveParty(Party):
         return self.task.metric if self.private_top is None else f"{SENDING}{self.task.metric}"
 
     @property
-    def notes(self) -> list[str]:
-        """Sentences of its defenses beside the figures of a run, and what early stopping takes from a promise."""
-        said, labels = super().notes, " and ".join(map(hook_name, self.labels))
-        if self.patience is not None and labels:
-            said.append(
-                f"Validated by true labels: what {labels} promises of the run does not cover when early stopping ends "
-                "it, or which weights it keeps, which partners see. With a fixed number of epochs there is no such gap."
-            )
-        return said
+    def label_releases(self) -> tuple[LabelRelease, ...]:
+        """What partners see beside messages that is made from labels: each voids a guarantee for the whole run."""
+        named = {*self.data.from_labels, *([EARLY_STOPPING.name] if self.patience is not None else [])}
+        return tuple(release for release in LABEL_RELEASES if release.name in named)
 
     def connect(self, passive: str) -> CutLayer:
         """Return a new cut layer towards a passive party."""

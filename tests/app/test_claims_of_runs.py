@@ -68,7 +68,7 @@ def test_a_run_says_what_was_spent_beside_what_it_promised(tmp_path: Path) -> No
     ("exchange", "more", "why"),
     [
         ("", "", "bank learns its own columns or intercept from exact residues"),
-        (", own_part: sent", ", early_stopping: {}", "early stopping is decided by true labels"),
+        (", own_part: sent", ", early_stopping: {}", "early stopping is made from labels"),
     ],
 )
 def test_what_is_not_covered_is_said_with_the_reason(tmp_path: Path, exchange: str, more: str, why: str) -> None:

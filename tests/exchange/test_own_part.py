@@ -147,7 +147,7 @@ def test_of_a_run_something_is_promised_only_where_labels_move_it_through_what_i
     assert "more often than 0.924" in promised("sent")  # e^2.5 / (1 + e^2.5)
     assert covered not in promised("exact")
     assert "learns its own columns or intercept from exact residues" in promised("exact")
-    assert "early stopping is decided by true labels" in promised("sent", early_stopping=EarlyStopping(patience=2))
+    assert "early stopping is made from labels" in promised("sent", early_stopping=EarlyStopping(patience=2))
 
 
 def test_a_label_party_with_nothing_to_learn_needs_no_setting() -> None:
