@@ -52,7 +52,8 @@ def hdp_excess_loss(
     """Return the bound on the excess loss of the averaged weights that HDP-VFL's theorem 3 states.
 
     It is ``β/(2T) (‖w_0 − w*‖ + 2 Σ|e_t| / β)²`` with lemma 5's ``|e_t| ≤ β_θ (2k + B) + A``. The term of 2k alone
-    makes it grow with T: for the logistic loss it is at least 2 T at k = 1, without any noise, where guessing loses ln 2.
+    makes it grow with T: for the logistic loss it is at least 2 T at k = 1, without any noise,
+    where guessing loses ln 2.
 
     Args:
         beta: β, smoothness of the loss, above 0.
