@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from splitvfl.app.batching import Batching
 from splitvfl.app.hdp_noise import HdpNoise
-from splitvfl.app.noise_stream import success
+from splitvfl.app.noise_stream import cut_tail, success
 from splitvfl.data import PartyData
 from splitvfl.data.learned_columns import learned_columns
 from splitvfl.report.rows import counted
@@ -138,7 +138,7 @@ def _generator(noise: HdpNoise) -> list[str]:
     return [
         "Noise is discrete Gaussian, from AES-256 in counter mode under keys of the operating system. In ε and δ "
         f"is counted that numbers are rounded to its grid before (up to {rounding:.2g} of μ), and that none beyond "
-        f"13 σ is drawn (up to {missing:.2g} of δ)."
+        f"13 σ is drawn {cut_tail(missing)}."
     ]
 
 

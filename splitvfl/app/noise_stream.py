@@ -111,3 +111,14 @@ def rounded_up(sigma: float) -> float:
 def success(mu: float) -> float:
     """Return how often N(0, 1) and N(μ, 1) are told apart rightly at most, at even odds: ``Φ(μ/2)``."""
     return 0.5 * math.erfc(-mu / math.sqrt(8))
+
+
+def cut_tail(missing: float) -> str:
+    """Return in a clause what noise that is cut at 13 σ adds to δ; from 1 on, which is no probability, nothing holds.
+
+    Args:
+        missing: What is added to δ, from 0: a sum over all numbers that are sent, so that it may exceed 1.
+    """
+    if missing < 1:
+        return f"(up to {missing:.2g} of δ)"
+    return "(over so many numbers that δ reaches 1: the statement in ε and δ is void here)"

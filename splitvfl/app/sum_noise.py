@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from splitvfl.app.batching import Batching, check_used_once
-from splitvfl.app.noise_stream import Stream, least_sigma, rounded_up, success
+from splitvfl.app.noise_stream import Stream, cut_tail, least_sigma, rounded_up, success
 from splitvfl.config.sections import ExchangeSection, ExperimentConfig
 from splitvfl.data import PartyData
 from splitvfl.errors import ConfigError, PrivacyError
@@ -176,7 +176,7 @@ class SumNoisePlan:
         return [
             "Noise is discrete Gaussian, from AES-256 in counter mode under a key of the operating system. In ε and δ "
             f"is counted that sums are rounded to its grid (up to {self.run.rounding:.2g} of μ), and that none beyond "
-            f"13 σ is drawn (up to {self.run.missing:.2g} of δ)."
+            f"13 σ is drawn {cut_tail(self.run.missing)}."
         ]
 
     def _warnings(self) -> list[str]:

@@ -28,6 +28,7 @@ from splitvfl.privacy.laplace import (
     laplace_scale,
     multiplicative_laplace_epsilon,
 )
+from splitvfl.privacy.published_bounds import hdp_excess_loss, noise_norm_bound, noisy_label_horizon
 from splitvfl.privacy.sampling import DiscreteNoise, Keystream, discrete_gaussian, discrete_laplace
 from splitvfl.privacy.sensitivity import HdpTraining, hdp_sensitivity, tight_hdp_sensitivity
 from splitvfl.privacy.statement import NotCovered, Statement, claim_warnings, not_covered
@@ -62,6 +63,7 @@ __all__ = [
     "gaussian_mu_delta",
     "gaussian_mu_epsilon",
     "gaussian_sigma",
+    "hdp_excess_loss",
     "hdp_sensitivity",
     "hdp_sigma",
     "k_fold_delta",
@@ -72,6 +74,8 @@ __all__ = [
     "laplace_scale",
     "least_detection_error",
     "multiplicative_laplace_epsilon",
+    "noise_norm_bound",
+    "noisy_label_horizon",
     "not_covered",
     "tight_hdp_sensitivity",
 ]
