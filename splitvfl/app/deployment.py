@@ -40,6 +40,7 @@ from splitvfl.app.run_folder import (
 )
 from splitvfl.app.saved_model import Origin, save_half
 from splitvfl.app.scoring import check_own_defenses
+from splitvfl.app.single_columns import said_of_columns, said_to_label_owner, solvable_columns
 from splitvfl.app.workers import (
     after_worker_0,
     alike,
@@ -254,7 +255,17 @@ class Deployment:
         agreed = self.assembly.agreed_horizon(self.own.data.training_records, self.own.task)
         records = self.own.data.train.count
         few = said_of_few_known(self._own_readers(), records=records, batch_size=self.assembly.batch_size)
-        return [*about, *few, *self.assembly.noise_notes(), *before(None, agreed)]
+        return [*about, *few, *self.assembly.noise_notes(), *before(None, agreed), *self.said_of_columns()]
+
+    def said_of_columns(self) -> list[str]:
+        """Return whether the label owner can compute a partner's only feature, in sentences.
+
+        A passive party knows its own features alone, and the label owner its own.
+        """
+        width, run = self.own.data.width, (self._config, self.assembly, self._batches)
+        if self.name == self._config.active:
+            return said_to_label_owner(*run, own_features=width)
+        return said_of_columns(solvable_columns(*run, {self.name: width}, own_features=None))
 
     def _own_readers(self) -> list[Attack]:
         """Return what reads what a passive party sends while it trains; the party with labels sends no activation."""

@@ -33,6 +33,7 @@ from splitvfl.app.run_folder import (
     settle,
     write_config,
 )
+from splitvfl.app.single_columns import said_of_columns, solvable_columns
 from splitvfl.app.workers import said_in_one_process
 from splitvfl.config.sections import (
     ExperimentConfig,
@@ -264,6 +265,13 @@ class Experiment:
         records, batch_size = trainer.active.data.train.count, trainer.batches.batch_size
         return said_of_few_known(self._assembly.attacks(), records=records, batch_size=batch_size)
 
+    def said_of_columns(self, trainer: Trainer) -> list[str]:
+        """Return which partners' only features the label owner can compute, in sentences."""
+        widths = {name: party.data.width for name, party in trainer.passives.items()}
+        own = trainer.active.data.width
+        found = solvable_columns(self._config, self._assembly, trainer.batches, widths, own_features=own)
+        return said_of_columns(found)
+
     def told_before(
         self, trainer: Trainer, observed: LabelHorizon | None, agreed: LabelHorizon | None
     ) -> Iterator[str]:
@@ -274,6 +282,7 @@ class Experiment:
         yield from self.few_known(trainer)
         yield from self.noise_notes()
         yield from before(observed, agreed)
+        yield from self.said_of_columns(trainer)
         yield from said_before(trainer.exchange, trainer.active, epochs=self._config.train.epochs)
 
     @property

@@ -30,6 +30,12 @@ from splitvfl.privacy.laplace import (
 )
 from splitvfl.privacy.sampling import DiscreteNoise, Keystream, discrete_gaussian, discrete_laplace
 from splitvfl.privacy.sensitivity import HdpTraining, hdp_sensitivity, tight_hdp_sensitivity
+from splitvfl.privacy.single_column import (
+    SolvableColumn,
+    linking_epochs,
+    linking_probability,
+    solvable_column,
+)
 from splitvfl.privacy.statement import NotCovered, Statement, claim_warnings, not_covered
 
 __all__ = [
@@ -45,6 +51,7 @@ __all__ = [
     "NotCovered",
     "PrivacyBudget",
     "PrivacyLoss",
+    "SolvableColumn",
     "Spent",
     "Statement",
     "checked_bounds",
@@ -71,7 +78,10 @@ __all__ = [
     "laplace_label_success",
     "laplace_scale",
     "least_detection_error",
+    "linking_epochs",
+    "linking_probability",
     "multiplicative_laplace_epsilon",
     "not_covered",
+    "solvable_column",
     "tight_hdp_sensitivity",
 ]
