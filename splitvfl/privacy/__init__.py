@@ -30,6 +30,7 @@ from splitvfl.privacy.laplace import (
 )
 from splitvfl.privacy.sampling import DiscreteNoise, Keystream, discrete_gaussian, discrete_laplace
 from splitvfl.privacy.sensitivity import HdpTraining, hdp_sensitivity, tight_hdp_sensitivity
+from splitvfl.privacy.sign_horizon import initial_margin, sign_attack_horizon
 from splitvfl.privacy.statement import NotCovered, Statement, claim_warnings, not_covered
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "gaussian_sigma",
     "hdp_sensitivity",
     "hdp_sigma",
+    "initial_margin",
     "k_fold_delta",
     "k_fold_epsilon",
     "label_attack_success",
@@ -73,5 +75,6 @@ __all__ = [
     "least_detection_error",
     "multiplicative_laplace_epsilon",
     "not_covered",
+    "sign_attack_horizon",
     "tight_hdp_sensitivity",
 ]
