@@ -31,6 +31,18 @@ from splitvfl.privacy.laplace import (
 from splitvfl.privacy.sampling import DiscreteNoise, Keystream, discrete_gaussian, discrete_laplace
 from splitvfl.privacy.sensitivity import HdpTraining, hdp_sensitivity, tight_hdp_sensitivity
 from splitvfl.privacy.sign_horizon import initial_margin, sign_attack_horizon
+from splitvfl.privacy.solvable import (
+    Prevention,
+    Solvable,
+    SummedTraining,
+    epochs_to_stack,
+    largest_first_batch,
+    prevention,
+    sign_success,
+    solvable,
+    stacked_equations,
+    unknowns_for_success,
+)
 from splitvfl.privacy.statement import NotCovered, Statement, claim_warnings, not_covered
 
 __all__ = [
@@ -77,4 +89,14 @@ __all__ = [
     "not_covered",
     "sign_attack_horizon",
     "tight_hdp_sensitivity",
+    "Prevention",
+    "Solvable",
+    "SummedTraining",
+    "largest_first_batch",
+    "prevention",
+    "sign_success",
+    "solvable",
+    "stacked_equations",
+    "epochs_to_stack",
+    "unknowns_for_success",
 ]
