@@ -39,13 +39,12 @@ from splitvfl.exchange.selection import (
     Draw,
     SecretBatch,
     epochs_for_success,
-    known_support_ceiling,
-    used_for_ceiling,
 )
 from splitvfl.exchange.split_step import check_finite, loss_and_gradients, spoiled
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox
 from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.privacy import sign_success, unknowns_for_success
 
 SELECTION = "selection"
 
@@ -212,7 +211,7 @@ class Hybrid(EncryptedExchange):
             f"solve for all residues from its {width} columns, as many equations as there are"
             if used <= width
             else f"read a sign from its {width} columns with a probability of "
-            f"{known_support_ceiling(used, width):.2f} in one step"
+            f"{sign_success(width, used):.2f} in one step"
         )
         needed = ", ".join(self._needed(below, width, records) for below in (0.6, 0.55))
         after = {success: self._epochs_for(success, width) for success in (0.6, 0.9)}
@@ -231,7 +230,7 @@ class Hybrid(EncryptedExchange):
 
     def _needed(self, below: float, width: int, records: int) -> str:
         """Return which batches, q and p leave less than a success in one step, or that none within the data does."""
-        used, drawn = used_for_ceiling(below, width), self.secret_batch
+        used, drawn = unknowns_for_success(below, width), self.secret_batch
         size, within = drawn.size_for(used), f"no batch of the {records:,} records"
         if size <= records:
             within = f"train.batch_size {size:,} with this share and epsilon"
