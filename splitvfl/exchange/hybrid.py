@@ -257,12 +257,12 @@ class _Active(ResidueActive[Hybrid]):
     def open(self) -> Half:
         """Send the public key, learn how many columns each passive party has, and check that records can be hidden."""
         yield from super().open()
-        for name, columns in self._columns.items():
+        for name, columns in self.columns.items():
             self._exchange.check_columns(name, columns, self._party.data.train.count)
 
     def notes(self) -> list[str]:
         """Return what is not hidden from those who have said how many columns they have."""
-        return self._exchange.notes(self._columns, records=self._party.data.train.count)
+        return self._exchange.notes(self.columns, records=self._party.data.train.count)
 
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of one step; its result is the loss of the records that were used, if there were any."""
@@ -290,10 +290,10 @@ class _Active(ResidueActive[Hybrid]):
 
     def _drawn(self, batch: Records, step: int) -> Draw | None:
         """Return the step's draw; ``None`` of a batch at the end of an epoch that cannot hide what is used."""
-        drawn, most = self._exchange.secret_batch, max(self._columns.values())
+        drawn, most = self._exchange.secret_batch, max(self.columns.values())
         self._left_out, before = not drawn.is_likely(batch.count, most), self._left_out
         if not self._left_out:
-            return drawn.draw(self._secret, step, batch.count, self._columns.values())
+            return drawn.draw(self._secret, step, batch.count, self.columns.values())
         if before or batch.count == self._exchange.rows:
             raise ArgumentError(
                 f"batches of {batch.count} records hide nothing, and only the last one of an epoch is left out: "

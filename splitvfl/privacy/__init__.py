@@ -39,7 +39,7 @@ from splitvfl.privacy.solvable import (
     largest_first_batch,
     prevention,
     sign_success,
-    solvable,
+    solvable_labels,
     stacked_equations,
     unknowns_for_success,
 )
@@ -95,7 +95,7 @@ __all__ = [
     "largest_first_batch",
     "prevention",
     "sign_success",
-    "solvable",
+    "solvable_labels",
     "stacked_equations",
     "epochs_to_stack",
     "unknowns_for_success",

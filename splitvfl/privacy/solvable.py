@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from splitvfl.errors import ArgumentError
 from splitvfl.privacy.checking import count
+from splitvfl.privacy.laplace import laplace_label_success
 
 Computation = Literal["batch equations", "first batch", "stacked epochs"]
 """How a partner computes labels.
@@ -35,8 +36,9 @@ Computation = Literal["batch equations", "first batch", "stacked epochs"]
   (``stacked-epochs``).
 """
 
-SolvedLabels = Literal["true", "randomised", "noisy"]
-"""What is solved for: labels as they are; those that a label defense put in their place; or what noise left of them."""
+SolvedLabels = Literal["true", "randomised", "changed"]
+"""What residues are made of: labels as they are; those that a defense of labels put in their place; or a defense, or
+calculated noise, changed the residues or their sums."""
 
 MOST_RIGHT: Final = 0.6
 """Share of signs that a change may leave right and still counts as preventing a computation; guessing gives 0.5."""
@@ -268,6 +270,8 @@ class Solvable:
         labels: What is solved for.
         features: Features that the partner has, at most.
         batch_size: Records in the batch that is solved, or in each batch.
+        planned_batch_size: Records in a batch, the last one of an epoch apart.
+        planned_epochs: Epochs that are planned.
         equations: Equations about them.
         horizon: Steps in which a sign is provably a label, where the computation reads signs; ``None``: every step.
         batch_size_needed: As :attr:`Prevention.batch_size`.
@@ -285,6 +289,8 @@ class Solvable:
     labels: SolvedLabels
     features: int
     batch_size: int
+    planned_batch_size: int
+    planned_epochs: int
     equations: int
     horizon: int | None = None
     batch_size_needed: int | None = None
@@ -305,8 +311,85 @@ class Solvable:
             return 0.5
         return 1 - (1 - self.records / self.of) ** 2 / 2
 
+    def sentences(self, *, defended_by: str = "", guaranteed: bool = False) -> list[str]:
+        """Return it in words, the conclusion first, and the smallest change that prevents it.
 
-def solvable(
+        Args:
+            defended_by: What stands between true labels and what is solved for, where ``labels`` are not true.
+            guaranteed: Whether that guarantees something of true labels.
+        """
+        said = [f"{self.partner} {self._can()}", *self._how()]
+        if self.labels == "true":
+            return [*said, self._remedy()]
+        solved = "randomised labels" if self.labels == "randomised" else "residues that were changed before"
+        left = (
+            f"What follows of true labels is bounded by what {defended_by} guarantees"
+            if guaranteed
+            else f"{defended_by} guarantees nothing of true labels, and attacks on {solved} tell what is left"
+        )
+        return [*said, f"These are {solved}, and no true labels. {left}."]
+
+    def _can(self) -> str:
+        what = {"true": "labels", "randomised": "randomised labels", "changed": "changed residues"}[self.labels]
+        after = f"after {_counted(self.epochs, 'epoch')}"
+        if self.labels == "changed" or self.solves == "residues":
+            residues = "residues" if self.labels != "changed" else what
+            return f"can solve for the {residues} of {self.residues:,} of {self.of:,} records {after}."
+        about = "" if self.exact else "most of "
+        return f"can solve for {about}{self.records:,} of {self.of:,} {what} {after}."
+
+    def _how(self) -> list[str]:
+        n, equations = self.batch_size, f"{self.equations:,} equations"
+        if self.computation == "first batch":
+            return [
+                f"All residues of a batch have one known size, and {self.features:,} features give {equations}, from "
+                f"which their {n:,} signs follow (attack label-sum)."
+            ]
+        if self.computation == "stacked epochs":
+            disturbed = [] if self.exact else ["The other parties' part of the logits disturbs them."]
+            return [
+                f"A batch of {n:,} records gives {self.features:,} equations, one for each feature of {self.partner}, "
+                f"and those of {_counted(self.epochs, 'epoch')} determine every label (attack stacked-epochs).",
+                *disturbed,
+            ]
+        batch = "the last batch of an epoch" if self.records_in_last else "a batch"
+        said = [
+            f"{batch.capitalize()} has {_counted(n, 'record')}, no more than {self.partner} has features "
+            f"({self.features:,}), so that each residue follows from the sums (attack residue-solving)."
+        ]
+        if self.horizon is not None and self.labels != "changed":
+            where = {0: "in no step", 1: "in step 1"}.get(self.horizon, f"in steps 1 to {self.horizon:,}")
+            said.append(
+                f"The sign of a residue is proven to be its label {where}; residues follow for {self.residues:,} "
+                "records. What is not proven may hold all the same."
+            )
+        return said
+
+    @property
+    def records_in_last(self) -> bool:
+        """Whether only the shorter batch at the end of an epoch is small enough."""
+        return self.computation == "batch equations" and self.batch_size < self.planned_batch_size
+
+    def _remedy(self) -> str:
+        found = []
+        if self.batch_size_needed is not None:
+            everything = " (all)" if self.batch_size_needed == self.of else ""
+            found.append(f"train.batch_size: {self.batch_size_needed}{everything}")
+        if self.epochs_allowed is not None and self.epochs_allowed < self.planned_epochs:
+            found.append(f"train.epochs: {self.epochs_allowed}")
+        changed = f"To prevent it, set {' or '.join(found)}." if found else "No batch size prevents it."
+        left = round(100 * laplace_label_success(1.0))
+        return (
+            f"{changed} Defenses do too: laplace-residue with epsilon 1.0 leaves {left} of 100 signs right in one "
+            "epoch, and more over several; asymmetric-response randomises labels once for the whole run."
+        )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def solvable_labels(
     partner: str,
     features: int,
     training: SummedTraining,
@@ -344,6 +427,8 @@ def solvable(
         "of": training.records,
         "labels": labels,
         "features": d,
+        "planned_batch_size": training.batch_size,
+        "planned_epochs": training.epochs,
         "batch_size_needed": needed.batch_size,
         "epochs_allowed": needed.epochs,
     }

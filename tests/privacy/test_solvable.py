@@ -24,7 +24,7 @@ from splitvfl.privacy import (
     prevention,
     sign_attack_horizon,
     sign_success,
-    solvable,
+    solvable_labels,
     stacked_equations,
     unknowns_for_success,
 )
@@ -145,7 +145,7 @@ def test_batch_equations_give_the_labels_that_are_said_and_no_others(
 ) -> None:
     training = SummedTraining(records, size, 3)
     run = simulated(training, features, approximation=approximation)
-    told = solvable("lab", features, training, horizon=run.horizon, zero_start=True)
+    told = solvable_labels("lab", features, training, horizon=run.horizon, zero_start=True)
     found = found_by(told, "batch equations")
     right = right_by_signs(run, run.horizon)
     if size <= features:
@@ -168,7 +168,7 @@ def test_of_last_batches_the_expected_number_of_records_is_said() -> None:
     training = SummedTraining(46, 10, 8)
     (found,) = [
         one
-        for one in solvable("lab", 6, training, horizon=math.inf, zero_start=False)
+        for one in solvable_labels("lab", 6, training, horizon=math.inf, zero_start=False)
         if one.computation == "batch equations"
     ]
     counts = [
@@ -190,7 +190,7 @@ def test_epochs_stack_exactly_when_it_is_said(records: int, size: int, features:
     run = simulated(SummedTraining(records, size, needed), features, own=0)
     for epochs in (needed, needed - 1):
         rank, solution = stacked(run, epochs)
-        told = solvable(
+        told = solvable_labels(
             "lab", features, SummedTraining(records, size, epochs), horizon=0, zero_start=False, known_logits=True
         )
         found = found_by(told, "stacked epochs")
@@ -203,16 +203,16 @@ def test_the_first_batch_is_solved_at_the_size_that_is_said(features: int) -> No
     size = largest_first_batch(features)
     run = simulated(SummedTraining(size + 10, size, 1), features)
     training = SummedTraining(size + 10, size, 1)
-    told = found_by(solvable("lab", features, training, horizon=1, zero_start=True), "first batch")
+    told = found_by(solvable_labels("lab", features, training, horizon=1, zero_start=True), "first batch")
     assert told is not None
     assert told.records == size
     rows, gradient = run.batches[0][0], run.gradients[0][0]
     # Residues after zero weights are -y / 2.
     x = torch.from_numpy(run.features[rows])
     assert np.array_equal(recover_labels(x, torch.from_numpy(-2 * gradient)).numpy(), run.labels[rows])
-    assert found_by(solvable("lab", features, training, horizon=1, zero_start=False), "first batch") is None
+    assert found_by(solvable_labels("lab", features, training, horizon=1, zero_start=False), "first batch") is None
     larger = SummedTraining(size + 10, size + 1, 1)
-    assert found_by(solvable("lab", features, larger, horizon=1, zero_start=True), "first batch") is None
+    assert found_by(solvable_labels("lab", features, larger, horizon=1, zero_start=True), "first batch") is None
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
@@ -224,7 +224,7 @@ def test_the_change_is_the_smallest_that_prevents_it(
 ) -> None:
     def prevents(batch: int, used: int) -> bool:
         training = SummedTraining(records, batch, used, drop_last)
-        exact = [one for one in solvable("lab", features, training, horizon=0, zero_start=True) if one.exact]
+        exact = [one for one in solvable_labels("lab", features, training, horizon=0, zero_start=True) if one.exact]
         return not exact and sign_success(stacked_equations(training, features), records) <= 0.6
 
     found = prevention(SummedTraining(records, size, epochs, drop_last), features, zero_start=True)
@@ -244,7 +244,7 @@ def test_with_the_change_the_attacks_fail(records: int, size: int, features: int
     after = [simulated(changed, features, own=0, seed=seed) for seed in range(3)]
     assert not any(right_by_signs(run, math.inf) for run in after)
     assert np.mean([np.sign(stacked(run, epochs)[1]) == run.labels for run in after]) < 0.63
-    assert solvable("lab", features, changed, horizon=math.inf, zero_start=False) == []
+    assert solvable_labels("lab", features, changed, horizon=math.inf, zero_start=False) == []
 
 
 def test_with_fewer_epochs_stacking_fails() -> None:
@@ -272,7 +272,7 @@ def test_a_sign_of_the_smallest_solution_is_right_as_often_as_said(equations: in
 
 def test_the_leak_auc_is_that_of_known_records_among_guessed_ones() -> None:
     training = SummedTraining(400, 10, 1)
-    (found,) = solvable("lab", 10, training, horizon=10, zero_start=False)
+    (found,) = solvable_labels("lab", 10, training, horizon=10, zero_start=False)
     labels = np.tile([0, 1], 200)
     known = np.arange(400) < found.records
     assert found.records == 100
@@ -282,8 +282,8 @@ def test_the_leak_auc_is_that_of_known_records_among_guessed_ones() -> None:
 @pytest.mark.parametrize("labels", ["randomised", "noisy"])
 def test_other_than_true_labels_reveal_none(labels: str) -> None:
     training = SummedTraining(40, 4, 1)
-    (true,) = solvable("lab", 4, training, horizon=math.inf, zero_start=False)
-    (other,) = solvable("lab", 4, training, horizon=math.inf, zero_start=False, labels=labels)  # type: ignore[arg-type]
+    (true,) = solvable_labels("lab", 4, training, horizon=math.inf, zero_start=False)
+    (other,) = solvable_labels("lab", 4, training, horizon=math.inf, zero_start=False, labels=labels)  # type: ignore[arg-type]
     assert true.reveals_labels
     assert true.leak_auc == 1.0
     assert not other.reveals_labels
@@ -291,7 +291,7 @@ def test_other_than_true_labels_reveal_none(labels: str) -> None:
 
 
 def test_without_a_horizon_residues_are_solved_and_labels_are_not_said_to_be() -> None:
-    (found,) = solvable("lab", 4, SummedTraining(40, 4, 1), horizon=0, zero_start=False)
+    (found,) = solvable_labels("lab", 4, SummedTraining(40, 4, 1), horizon=0, zero_start=False)
     assert (found.solves, found.records, found.residues) == ("residues", 0, 40)
     assert not found.reveals_labels
 
@@ -312,7 +312,7 @@ def test_arguments_out_of_range_are_refused(
 ) -> None:
     def asked() -> list[Solvable]:
         training = SummedTraining(records, size, epochs)
-        return solvable("lab", features, training, horizon=horizon, zero_start=False)
+        return solvable_labels("lab", features, training, horizon=horizon, zero_start=False)
 
     with pytest.raises(ArgumentError):
         asked()
