@@ -15,7 +15,7 @@ from splitvfl.config.sections import parse_config
 from splitvfl.errors import SolvableError
 from splitvfl.privacy import Solvable
 from splitvfl.report.brief import two_lines
-from splitvfl.report.findings import headline
+from splitvfl.report.findings import verdict
 from splitvfl.report.rows import group_runs
 from splitvfl.report.summary import read_summary
 from splitvfl.run.training import Status
@@ -140,7 +140,7 @@ def test_the_first_line_of_an_unmeasured_run_says_what_is_solvable(tmp_path: Pat
     first = two_lines(group)[0]
     assert "can solve for 455 of 455 labels" in first
     assert first.endswith("goal missed.")
-    assert "lab can solve for 455 of 455 labels" in headline(summary)
+    assert "lab can solve for 455 of 455 labels" in verdict(summary)
 
 
 def test_a_leak_check_stops_before_anything_is_written(
