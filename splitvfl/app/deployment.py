@@ -54,7 +54,7 @@ from splitvfl.app.workers import (
     said_of_team,
     shards_of,
 )
-from splitvfl.config.sections import ExperimentConfig, config_to_yaml
+from splitvfl.config.sections import ColumnSetting, ExperimentConfig, config_to_yaml
 from splitvfl.data.columns import Shards
 from splitvfl.data.digests import data_digests
 from splitvfl.errors import ArgumentError, ConfigError, DataError, SplitVFLError
@@ -343,7 +343,9 @@ class Deployment:
     def said_of_solving(self) -> list[str]:
         """Return what partners can solve for as far as it is known before anybody is met, in sentences."""
         solving = self._solving()
-        return [] if solving is None else solving.said_of_unknown([o for o in self._config.parties if o != self.name])
+        partners = {other: party for other, party in self._config.parties.items() if other != self.name}
+        columns = {other: _named_columns(party.columns) for other, party in partners.items()}
+        return [] if solving is None else solving.said_before_connecting(columns)
 
     def _settings(self, folder: Path) -> RunSettings:
         train, data, exchange = self._config.train, self.own.data, self.assembly.exchange
@@ -681,6 +683,13 @@ def _unavailable(attack: Attack, party: ActiveParty, shows: frozenset[str], exch
             "(splitvfl train)"
         )
     return f"needs the partner's {' and '.join(missing)}" if missing else ""
+
+
+def _named_columns(columns: ColumnSetting) -> int | None:
+    """Return how many columns a file names; ``None`` where it names none, or writes patterns for some."""
+    if not columns or not isinstance(columns, tuple) or any(set(name) & set("*?[") for name in columns):
+        return None
+    return len(columns)
 
 
 def party_run(

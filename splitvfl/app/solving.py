@@ -105,16 +105,26 @@ class Solving:
         guaranteed = self._assembly.noise is not None or any(not isinstance(claim, NoPromise) for claim in claims)
         return [" ".join(one.sentences(defended_by=" and ".join(names), guaranteed=guaranteed)) for one in found]
 
-    def said_of_unknown(self, partners: Sequence[str]) -> list[str]:
-        """Return from how many features on partners can solve, where how many they have is not known yet."""
-        if not self.applies or not partners or self.labels != "true":
+    def said_before_connecting(self, columns: Mapping[str, int | None]) -> list[str]:
+        """Return what follows from how many columns the file names of each partner; of others from how many on it does.
+
+        Args:
+            columns: By partner, ``None`` where the file does not say.
+        """
+        if not self.applies or self.labels != "true":
             return []
-        size = self._training.batch_size
+        named = {name: count for name, count in columns.items() if count is not None}
+        unknown = [name for name, count in columns.items() if count is None]
+        said = [" ".join(one.sentences()) for one in self.of(named)]
+        if not unknown:
+            return said
+        size, epochs = self._training.batch_size, self._training.epochs
         return [
-            f"How many features {' and '.join(partners)} {'has' if len(partners) == 1 else 'have'} is not known here. "
-            f"With {size:,} or more a partner solves for the residues of every batch of {size:,} records, whatever is "
-            f"encrypted; with fewer, their equations add up over {self._training.epochs:,} epochs. The label owner's "
-            "splitvfl party says what follows before step 1."
+            *said,
+            f"How many features {' and '.join(unknown)} {'has' if len(unknown) == 1 else 'have'} is not known here. "
+            f"With {size:,} or more a partner solves for the residue of every record, whatever is encrypted; with "
+            f"fewer, its equations add up over {epochs:,} {'epoch' if epochs == 1 else 'epochs'}. The label owner's "
+            "splitvfl party says before step 1 what follows.",
         ]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from splitvfl.app.checking import check_party
 from splitvfl.app.experiment import Experiment, Workbench, run_experiment
 from splitvfl.app.records import load_data
 from splitvfl.app.solving import refuse_solvable
@@ -162,3 +163,35 @@ def test_what_is_allowed_is_compared_with_the_worst_partner() -> None:
     refuse_solvable(found, highest=worst)
     with pytest.raises(SolvableError, match="lab can solve for 5 of 455 labels"):
         refuse_solvable(found, highest=worst - 1e-9)
+
+
+NETWORKED = """
+data: {name: breast-cancer}
+parties:
+  clinic: {role: active, columns: ["mean *"], address: "127.0.0.1:7000"}
+  lab: {role: passive, columns: COLUMNS}
+  shop: {role: passive, columns: ["worst *"]}
+model: {name: logistic-regression}
+exchange: residue
+train: {epochs: 2, batch_size: 9, optimizer: {name: sgd, lr: 0.05}}
+network: {listen: "127.0.0.1:7000", plaintext_on_loopback: true}
+"""
+
+
+TEN = ["radius", "texture", "perimeter", "area", "smoothness"]
+TEN += ["compactness", "concavity", "concave points", "symmetry", "fractal dimension"]
+
+
+@pytest.mark.parametrize(("columns", "known"), [([f"{name} error" for name in TEN], True), (["* error"], False)])
+def test_check_of_one_partys_file_says_what_it_names(columns: list[str], known: bool, tmp_path: Path) -> None:
+    lines: list[str] = []
+    text = NETWORKED.replace("COLUMNS", json.dumps(columns))
+    config = parse_config(text, source=tmp_path / "run.yaml")
+    assert check_party(config, "clinic", tmp_path / "run", connect_s=None, tell=lines.append) == []
+    said = [line for line in lines if "solve" in line]
+    assert any(line.startswith("lab can solve for 455 of 455 labels") for line in said) == known
+    unknown = "shop has" if known else "lab and shop have"
+    assert any(line.startswith(f"How many features {unknown} is not known here. With 9 or more") for line in said)
+    lines.clear()
+    assert check_party(config, "lab", tmp_path / "run", connect_s=None, tell=lines.append) == []
+    assert not [line for line in lines if "solve for" in line]
