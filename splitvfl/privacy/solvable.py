@@ -41,7 +41,10 @@ SolvedLabels = Literal["true", "randomised", "changed"]
 calculated noise, changed the residues or their sums."""
 
 MOST_RIGHT: Final = 0.6
-"""Share of signs that a change may leave right and still counts as preventing a computation; guessing gives 0.5."""
+"""Share of signs that a change may leave right and still counts as preventing a computation; guessing gives 0.5.
+
+Beside it stands what a model of labels from the partner's own features reads, which no batch size prevents.
+"""
 
 # The sizes that attack label-sum is tested at, by equations: from so many on it finds signs among so many records.
 _LATTICES: Final = ((1, 40), (4, 60), (16, 128))
@@ -91,7 +94,9 @@ class SummedTraining:
 def sign_success(equations: float, unknowns: float) -> float:
     """Return how often a sign is right in the smallest solution: ``Φ(√(e / (n − e)))``, and 1 from e = n on.
 
-    Of e generic equations in n unknowns of one size. With unknowns of several sizes it is an approximation.
+    Of e generic equations in n unknowns of one size, which do not follow the features: where features predict labels,
+    the smallest solution is a model of labels, and its signs are right as often as such a model is. With unknowns of
+    several sizes it is an approximation.
 
     Args:
         equations: e, at least 0.
@@ -204,8 +209,8 @@ def prevention(
     """Return the smallest changes with which a partner's equations no longer determine labels.
 
     With the change, the equations of the whole run leave at most ``most_right`` of the signs right
-    (:func:`sign_success`), no batch has as few records as the partner has features, and the first batch is too large
-    for its lattice.
+    (:func:`sign_success`, with features that predict nothing), no batch has as few records as the partner has features,
+    and the first batch is too large for its lattice.
 
     Args:
         training: The batches that are planned.
@@ -377,7 +382,12 @@ class Solvable:
             found.append(f"train.batch_size: {self.batch_size_needed}{everything}")
         if self.epochs_allowed is not None and self.epochs_allowed < self.planned_epochs:
             found.append(f"train.epochs: {self.epochs_allowed}")
-        changed = f"To prevent it, set {' or '.join(found)}." if found else "No batch size prevents it."
+        changed = (
+            f"To prevent it, set {' or '.join(found)}. The sums still teach the partner a model of labels from its "
+            "features."
+            if found
+            else "No batch size prevents it."
+        )
         left = round(100 * laplace_label_success(1.0))
         return (
             f"{changed} Defenses do too: laplace-residue with epsilon 1.0 leaves {left} of 100 signs right in one "
