@@ -67,8 +67,10 @@ class Solving:
         """Return in how many first steps the sign of a residue is its label."""
         if not self._assembly.has_own_loss:
             return 0
-        if self._assembly.exchange.approximation in ("exact", "piecewise"):
+        if self._assembly.exchange.approximation == "exact":
             return math.inf
+        if self._assembly.exchange.approximation == "piecewise":  # a residue may be 0, unless all logits are
+            return int(self._zero_start)
         agreed = self._assembly.agreed_horizon(records, task)
         return max([one.steps for one in (observed, agreed) if one is not None], default=int(self._zero_start))
 

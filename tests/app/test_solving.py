@@ -107,6 +107,17 @@ def test_behind_a_defense_no_true_labels_are_solved(defense: str, labels: str, g
     assert all(("guarantees nothing" not in line) == guaranteed for line in said)
 
 
+@pytest.mark.parametrize(
+    ("approximation", "init", "proven"),
+    # Of a piecewise residue that is 0, as logits beyond a half may leave it, nothing follows.
+    [("exact", "xavier", 455), ("piecewise", "xavier", 0), ("piecewise", "zero", 8), ("taylor", "zero", 8)],
+)
+def test_only_signs_that_are_proven_count_as_labels(approximation: str, init: str, proven: int) -> None:
+    found, _ = foreseen(f"exchange.approximation={approximation}", f"model.init={init}", "train.optimizer.lr=5.0")
+    assert {(one.records, one.residues) for one in found if one.computation == "batch equations"} == {(proven, 455)}
+    assert {one.reveals_labels for one in found} == {proven > 0}
+
+
 def test_with_each_change_that_is_named_the_attack_no_longer_solves(tmp_path: Path) -> None:
     (found, *_), (said, *_) = foreseen()
     assert f"train.batch_size: {found.batch_size_needed}" in said
