@@ -11,7 +11,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,7 @@ from splitvfl.app.run_folder import (
 from splitvfl.app.saved_model import Origin, save_half
 from splitvfl.app.scoring import check_own_defenses
 from splitvfl.app.single_columns import said_of_columns, said_to_label_owner, solvable_columns
+from splitvfl.app.solving import Solving
 from splitvfl.app.workers import (
     after_worker_0,
     alike,
@@ -54,7 +55,7 @@ from splitvfl.app.workers import (
     said_of_team,
     shards_of,
 )
-from splitvfl.config.sections import ExperimentConfig, config_to_yaml
+from splitvfl.config.sections import ColumnSetting, ExperimentConfig, config_to_yaml
 from splitvfl.data.columns import Shards
 from splitvfl.data.digests import data_digests
 from splitvfl.errors import ArgumentError, ConfigError, DataError, SplitVFLError
@@ -82,6 +83,7 @@ from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.schedule import Schedule
 from splitvfl.learning.tasks import Task
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.privacy import Solvable
 from splitvfl.report.board_row import show_on_board
 from splitvfl.report.own_seat import seat_lines
 from splitvfl.report.releases import keep_reserve
@@ -135,8 +137,9 @@ class Deployment:
         notify: Callable[[str], None] = lambda line: None,
         team: Team | None = None,
         shards: Shards | None = None,
+        foreseen: Callable[[Sequence[Solvable]], None] = lambda found: None,
     ) -> None:
-        self._config, self.name, self._notify = config, name, notify
+        self._config, self.name, self._notify, self._told_solvable = config, name, notify, foreseen
         self._team = team or Alone()
         check_team(config)
         self._check_defenses()
@@ -329,7 +332,31 @@ class Deployment:
             **told,
         )
         active.account = self.assembly.budget()
+        solving = self._solving()
+        if solving is not None:
+            active.foresee = lambda columns: self._foreseen(solving, active.party, columns)
         return active
+
+    def _solving(self) -> Solving | None:
+        """Return what the run lets partners solve for, given how many features they have; ``None`` without labels."""
+        own = self.own
+        if own.task is None:
+            return None
+        return Solving(self._config, self.assembly, self._batches, task=own.task, own_columns=own.data.width)
+
+    def _foreseen(
+        self, solving: Solving, party: ActiveParty, columns: Mapping[str, int]
+    ) -> tuple[list[Solvable], list[str]]:
+        found = solving.of(columns)
+        self._told_solvable(found)
+        return found, solving.said(found, party)
+
+    def said_of_solving(self) -> list[str]:
+        """Return what partners can solve for as far as it is known before anybody is met, in sentences."""
+        solving = self._solving()
+        partners = {other: party for other, party in self._config.parties.items() if other != self.name}
+        columns = {other: _named_columns(party.columns) for other, party in partners.items()}
+        return [] if solving is None else solving.said_before_connecting(columns)
 
     def _settings(self, folder: Path) -> RunSettings:
         train, data, exchange = self._config.train, self.own.data, self.assembly.exchange
@@ -669,6 +696,13 @@ def _unavailable(attack: Attack, party: ActiveParty, shows: frozenset[str], exch
     return f"needs the partner's {' and '.join(missing)}" if missing else ""
 
 
+def _named_columns(columns: ColumnSetting) -> int | None:
+    """Return how many columns a file names; ``None`` where it names none, or writes patterns for some."""
+    if not columns or not isinstance(columns, tuple) or any(set(name) & set("*?[") for name in columns):
+        return None
+    return len(columns)
+
+
 def party_run(
     config: ExperimentConfig, name: str, folder: Path, *, own: OwnData | None = None
 ) -> ActiveRun | PassiveRun:
@@ -712,6 +746,7 @@ def run_party(
     progress: TrainingProgress = lambda status: None,
     command: str = "",
     team: Team | None = None,
+    foreseen: Callable[[Sequence[Solvable]], None] = lambda found: None,
 ) -> tuple[ActiveRun | PassiveRun, RunSummary | None]:
     """Train as one party, go on where an earlier run in the folder left off, and write the trained half.
 
@@ -728,6 +763,8 @@ def run_party(
         command: The command that was given, as it may be shown.
         team: The workers that the party consists of, of which this process is one; worker 0 keeps the run in the
             folder, and every other one what is its own in ``worker-1`` and so on within it.
+        foreseen: At the label owner, told what partners can compute of labels, once they have said how many features
+            they have; what it raises ends the run before its first step.
 
     Returns:
         The finished run and its summary: at the active party of what it sent, at a passive one of its own columns.
@@ -750,7 +787,7 @@ def run_party(
             torch.set_num_threads(config.train.threads)
         if going_on:
             config = with_ids_of(config, folder)
-        deployment = Deployment(config, name, notify=notify, team=team, shards=shards)
+        deployment = Deployment(config, name, notify=notify, team=team, shards=shards, foreseen=foreseen)
         for line in [*said_of_team(team, os.environ), *deployment.told_before()]:
             notify(line)
         run = deployment.run(folder, progress=progress)

@@ -10,6 +10,7 @@ Source: *Is Vertical Logistic Regression Privacy-Preserving?*, lemmas 3.3 and 3.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -115,7 +116,8 @@ class SolvableColumn:
                 "each record's part of the logit, whatever is encrypted."
             )
         if self.linked:
-            at_least = "" if self.probability == 0 else f", with probability {self.probability:.2g} at least"
+            least = min(999, math.floor(1000 * self.probability)) / 1000  # never rounded up to certainty
+            at_least = f", with probability {least:g} at least" if least and self.steps > 1 else ""
             said.append(f"All records are linked within {_epochs(linking_epochs(self.steps))}{at_least}.")
         else:
             said.append(

@@ -264,6 +264,9 @@ def _nothing_measured(run: RunSummary) -> str:
             "from. Scores that are published later tell of labels, as any prediction does; what the activations tell "
             "of a partner's columns was not measured."
         )
+    if solved := [one for one in run.solvable if one.reveals_labels]:
+        said = " ".join(" ".join(one.sentences()) for one in solved)
+        return f"No attack was judged in this run, and none is needed: {said}"
     if any(_results(run)):
         held = "both classes" if run.task == "binary" else "different labels"
         return f"No batch held {held}, so no attack could be judged: what leaks is not known."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,8 +12,8 @@ from splitvfl.privacy import linking_epochs, linking_probability, solvable_colum
 from splitvfl.privacy.single_column import PartsSeen, SolvableColumn
 
 
-def found(features: int = 1, *, own: int | None = 3, seen: PartsSeen = "sums", **more: int) -> SolvableColumn | None:
-    sizes = {"batch_size": 4, "steps": 8, "epochs": 10} | more
+def found(features: int = 1, *, own: int | None = 3, seen: PartsSeen = "sums", **more: Any) -> SolvableColumn | None:
+    sizes: dict[str, Any] = {"batch_size": 4, "steps": 8, "epochs": 10} | more
     return solvable_column("lab", features, seen=seen, own_features=own, **sizes)
 
 
@@ -77,7 +79,10 @@ def test_what_is_said_names_the_sums_the_sign_and_how_long_it_takes() -> None:
     text = " ".join(known.sentences())
     assert "only feature of lab, up to its sign (" in text
     assert "4 sums in each step" in text
-    assert "within 4 epochs, with probability 1 at least" in text.replace("0.996", "1")
+    assert "within 4 epochs, with probability 0.996 at least" in text  # 1 - 2 / 8 ** 3
+    near = found(batch_size=20, own=19)
+    assert near is not None
+    assert "with probability 0.999 at least" in " ".join(near.sentences())
     assert "if the label owner has 3 features or more" in " ".join(unknown.sentences())
     short, steep = (
         found(epochs=1),
@@ -94,6 +99,7 @@ def test_what_is_said_names_the_sums_the_sign_and_how_long_it_takes() -> None:
 
 
 def test_wrong_numbers_are_refused() -> None:
-    for wrong in ({"batch_size": 0}, {"steps": 0}, {"epochs": 0}, {"partners": 0}, {"own": -1}, {"features": 0}):
+    sizes: list[dict[str, Any]] = [{name: 0} for name in ("batch_size", "steps", "epochs", "partners", "features")]
+    for wrong in [*sizes, {"own": -1}]:
         with pytest.raises(ArgumentError):
             found(**wrong)
