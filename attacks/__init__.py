@@ -53,7 +53,6 @@ from splitvfl.attacks.ridge import RidgeAttack
 from splitvfl.attacks.score_inversion import ScoreInversionAttack
 from splitvfl.attacks.secret_batch_likelihood import SecretBatchLikelihoodAttack, secret_batch_llr
 from splitvfl.attacks.sign import SignAttack
-from splitvfl.attacks.sign_horizon import initial_margin, sign_attack_horizon
 from splitvfl.attacks.single_feature import recover_single_feature
 from splitvfl.attacks.sparse_residues import SparseResiduesAttack, sparse_residues
 from splitvfl.attacks.stacked_epochs import StackedEpochsAttack, stack_epochs, two_mean_labels
@@ -137,7 +136,6 @@ __all__ = [
     "gradient_inversion",
     "half",
     "half_star",
-    "initial_margin",
     "label_sum",
     "least_squares",
     "multiplicative_noise_llr",
@@ -155,7 +153,6 @@ __all__ = [
     "recover_transform",
     "score_equations",
     "secret_batch_llr",
-    "sign_attack_horizon",
     "slot_bits_needed",
     "slots_available",
     "solve_equations",

@@ -159,6 +159,10 @@ class PrivacyError(SplitVFLError):
     """A guarantee that was asked for cannot be kept."""
 
 
+class SolvableError(PrivacyError):
+    """A partner can solve for more labels than a leak check allows; nothing was trained."""
+
+
 class LimitError(PrivacyError):
     """A party scores no more of these records for another; trying again with the same ones makes no sense.
 

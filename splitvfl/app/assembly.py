@@ -283,11 +283,15 @@ class Assembly:
         return plain_rate(self._config.train.optimizer.make) if self._config.model.recipe.is_linear else None
 
     @property
+    def has_own_loss(self) -> bool:
+        """Whether the loss is the usual one of the exchange, of which a residue's sign is its record's label."""
+        return self._config.train.loss is None and self._config.model.recipe.make_loss() is None
+
+    @property
     def telling_rate(self) -> float | None:
         """The same, if a residue's sign is its record's label: of the usual loss, where nobody adds noise."""
         config = self._config
-        other_loss = config.train.loss is not None or config.model.recipe.make_loss() is not None
-        return None if config.defenses or other_loss or self.noise is not None else self.rate
+        return None if config.defenses or not self.has_own_loss or self.noise is not None else self.rate
 
     def agreed_horizon(self, records: int, task: TaskName | None) -> LabelHorizon | None:
         """Return what any party can know of until which step signs tell labels; ``None`` where nothing is known.
@@ -434,6 +438,7 @@ class Assembly:
             canaries=watch.worst_canaries,
             private_top=active.private_top is not None,
             goal=config.goal,
+            solvable=list(run.solvable),
             privacy=[] if run.account is None else [SpentPrivacy.of(*each) for each in run.account.everything()],
         )
 

@@ -116,6 +116,8 @@ def _try_parts(
     _tell_all(tell, said_before(trainer.exchange, trainer.active, epochs=epochs))
     _tell_all(tell, list(experiment.few_known(trainer)))
     _tell_all(tell, experiment.noise_notes())
+    _tell_all(tell, experiment.said_of_columns(trainer))
+    _tell_all(tell, experiment.solving(trainer, experiment.horizons(trainer)[0])[1])
     widths = {name: party.data.width for name, party in trainer.passives.items()}
     _tell_all(tell, trainer.exchange.notes(widths, records=trainer.active.data.train.count))
     weights = {
@@ -222,6 +224,8 @@ def _try_own_model(deployment: Deployment, tell: Callable[[str], None]) -> None:
 def _try_own_run(deployment: Deployment, folder: Path, tell: Callable[[str], None], *, going_on: Path | None) -> None:
     """Make the party's run, and take up what the folder holds."""
     run = deployment.run(going_on or folder)
+    _tell_all(tell, deployment.said_of_columns())
+    _tell_all(tell, deployment.said_of_solving())
     steps = len(run.settings.batches)
     epochs = counted(run.settings.schedule.epochs, "epoch")
     tell(f"training: {epochs} of {counted(steps, 'step')}, if the others have as many records")

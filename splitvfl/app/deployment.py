@@ -11,7 +11,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,8 @@ from splitvfl.app.run_folder import (
 )
 from splitvfl.app.saved_model import Origin, save_half
 from splitvfl.app.scoring import check_own_defenses
+from splitvfl.app.single_columns import said_of_columns, said_to_label_owner, solvable_columns
+from splitvfl.app.solving import Solving
 from splitvfl.app.workers import (
     after_worker_0,
     alike,
@@ -53,7 +55,7 @@ from splitvfl.app.workers import (
     said_of_team,
     shards_of,
 )
-from splitvfl.config.sections import ExperimentConfig, config_to_yaml
+from splitvfl.config.sections import ColumnSetting, ExperimentConfig, config_to_yaml
 from splitvfl.data.columns import Shards
 from splitvfl.data.digests import data_digests
 from splitvfl.errors import ArgumentError, ConfigError, DataError, SplitVFLError
@@ -81,6 +83,7 @@ from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.schedule import Schedule
 from splitvfl.learning.tasks import Task
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.privacy import Solvable
 from splitvfl.report.board_row import show_on_board
 from splitvfl.report.own_seat import seat_lines
 from splitvfl.report.releases import keep_reserve
@@ -134,8 +137,9 @@ class Deployment:
         notify: Callable[[str], None] = lambda line: None,
         team: Team | None = None,
         shards: Shards | None = None,
+        foreseen: Callable[[Sequence[Solvable]], None] = lambda found: None,
     ) -> None:
-        self._config, self.name, self._notify = config, name, notify
+        self._config, self.name, self._notify, self._told_solvable = config, name, notify, foreseen
         self._team = team or Alone()
         check_team(config)
         self._check_defenses()
@@ -254,7 +258,17 @@ class Deployment:
         agreed = self.assembly.agreed_horizon(self.own.data.training_records, self.own.task)
         records = self.own.data.train.count
         few = said_of_few_known(self._own_readers(), records=records, batch_size=message_size(self.assembly, records))
-        return [*about, *few, *self.assembly.noise_notes(), *before(None, agreed)]
+        return [*about, *few, *self.assembly.noise_notes(), *before(None, agreed), *self.said_of_columns()]
+
+    def said_of_columns(self) -> list[str]:
+        """Return whether the label owner can compute a partner's only feature, in sentences.
+
+        A passive party knows its own features alone, and the label owner its own.
+        """
+        width, run = self.own.data.width, (self._config, self.assembly, self._batches)
+        if self.name == self._config.active:
+            return said_to_label_owner(*run, own_features=width)
+        return said_of_columns(solvable_columns(*run, {self.name: width}, own_features=None))
 
     def _own_readers(self) -> list[Attack]:
         """Return what reads what a passive party sends while it trains; the party with labels sends no activation."""
@@ -322,7 +336,31 @@ class Deployment:
             **told,
         )
         active.account = self.assembly.budget()
+        solving = self._solving()
+        if solving is not None:
+            active.foresee = lambda columns: self._foreseen(solving, active.party, columns)
         return active
+
+    def _solving(self) -> Solving | None:
+        """Return what the run lets partners solve for, given how many features they have; ``None`` without labels."""
+        own = self.own
+        if own.task is None:
+            return None
+        return Solving(self._config, self.assembly, self._batches, task=own.task, own_columns=own.data.width)
+
+    def _foreseen(
+        self, solving: Solving, party: ActiveParty, columns: Mapping[str, int]
+    ) -> tuple[list[Solvable], list[str]]:
+        found = solving.of(columns)
+        self._told_solvable(found)
+        return found, solving.said(found, party)
+
+    def said_of_solving(self) -> list[str]:
+        """Return what partners can solve for as far as it is known before anybody is met, in sentences."""
+        solving = self._solving()
+        partners = {other: party for other, party in self._config.parties.items() if other != self.name}
+        columns = {other: _named_columns(party.columns) for other, party in partners.items()}
+        return [] if solving is None else solving.said_before_connecting(columns)
 
     def _settings(self, folder: Path) -> RunSettings:
         train, data, exchange = self._config.train, self.own.data, self.assembly.exchange
@@ -662,6 +700,13 @@ def _unavailable(attack: Attack, party: ActiveParty, shows: frozenset[str], exch
     return f"needs the partner's {' and '.join(missing)}" if missing else ""
 
 
+def _named_columns(columns: ColumnSetting) -> int | None:
+    """Return how many columns a file names; ``None`` where it names none, or writes patterns for some."""
+    if not columns or not isinstance(columns, tuple) or any(set(name) & set("*?[") for name in columns):
+        return None
+    return len(columns)
+
+
 def party_run(
     config: ExperimentConfig, name: str, folder: Path, *, own: OwnData | None = None
 ) -> ActiveRun | PassiveRun:
@@ -705,6 +750,7 @@ def run_party(
     progress: TrainingProgress = lambda status: None,
     command: str = "",
     team: Team | None = None,
+    foreseen: Callable[[Sequence[Solvable]], None] = lambda found: None,
 ) -> tuple[ActiveRun | PassiveRun, RunSummary | None]:
     """Train as one party, go on where an earlier run in the folder left off, and write the trained half.
 
@@ -721,6 +767,8 @@ def run_party(
         command: The command that was given, as it may be shown.
         team: The workers that the party consists of, of which this process is one; worker 0 keeps the run in the
             folder, and every other one what is its own in ``worker-1`` and so on within it.
+        foreseen: At the label owner, told what partners can compute of labels, once they have said how many features
+            they have; what it raises ends the run before its first step.
 
     Returns:
         The finished run and its summary: at the active party of what it sent, at a passive one of its own columns.
@@ -743,7 +791,7 @@ def run_party(
             torch.set_num_threads(config.train.threads)
         if going_on:
             config = with_ids_of(config, folder)
-        deployment = Deployment(config, name, notify=notify, team=team, shards=shards)
+        deployment = Deployment(config, name, notify=notify, team=team, shards=shards, foreseen=foreseen)
         for line in [*said_of_team(team, os.environ), *deployment.told_before()]:
             notify(line)
         run = deployment.run(folder, progress=progress)

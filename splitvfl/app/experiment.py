@@ -34,6 +34,8 @@ from splitvfl.app.run_folder import (
     settle,
     write_config,
 )
+from splitvfl.app.single_columns import said_of_columns, solvable_columns
+from splitvfl.app.solving import Solving, independent_columns
 from splitvfl.app.workers import said_in_one_process
 from splitvfl.config.sections import (
     ExperimentConfig,
@@ -53,6 +55,7 @@ from splitvfl.leakage.shown_records import save_shown
 from splitvfl.learning.precision import narrow_dtype
 from splitvfl.party.direction import awaits_direction, check_awaited
 from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.privacy import Solvable
 from splitvfl.report.board_row import show_on_board
 from splitvfl.report.releases import Reserve, keep_reserve
 from splitvfl.report.rows import counted
@@ -256,6 +259,25 @@ class Experiment:
         observed = observed_horizon(assembly.telling_rate, assembly.exchange, trainer)
         return observed, assembly.agreed_horizon(data.active.train.count, data.task)
 
+    def solving(self, trainer: Trainer, observed: LabelHorizon | None) -> tuple[list[Solvable], list[str]]:
+        """Return what partners can compute of labels before the first step, as a figure and in sentences.
+
+        Args:
+            trainer: The run.
+            observed: As of :meth:`horizons`.
+        """
+        active = trainer.active
+        solving = Solving(
+            self._config,
+            self._assembly,
+            trainer.batches,
+            task=self._bench.data.task,
+            own_columns=active.data.width,
+            observed=observed,
+        )
+        found = solving.of(independent_columns(trainer)) if solving.applies else []
+        return found, solving.said(found, active)
+
     def noise_notes(self) -> list[str]:
         """Return what is to be said of calculated noise, once there are parties."""
         return self._assembly.noise_notes()
@@ -265,6 +287,13 @@ class Experiment:
         records = trainer.active.data.train.count
         attacks = experiment_attacks(self._config, self._assembly, records=records)
         return said_of_few_known(attacks, records=records, batch_size=message_size(self._assembly, records))
+
+    def said_of_columns(self, trainer: Trainer) -> list[str]:
+        """Return which partners' only features the label owner can compute, in sentences."""
+        widths = {name: party.data.width for name, party in trainer.passives.items()}
+        own = trainer.active.data.width
+        found = solvable_columns(self._config, self._assembly, trainer.batches, widths, own_features=own)
+        return said_of_columns(found)
 
     def told_before(
         self, trainer: Trainer, observed: LabelHorizon | None, agreed: LabelHorizon | None
@@ -276,6 +305,7 @@ class Experiment:
         yield from self.few_known(trainer)
         yield from self.noise_notes()
         yield from before(observed, agreed)
+        yield from self.said_of_columns(trainer)
         yield from said_before(trainer.exchange, trainer.active, epochs=self._config.train.epochs)
 
     @property
@@ -398,6 +428,7 @@ def run_experiment(
     progress: TrainingProgress | None = None,
     notify: Callable[[str], None] = lambda line: None,
     command: str = "",
+    foreseen: Callable[[Sequence[Solvable]], None] = lambda found: None,
 ) -> RunSummary:
     """Train one experiment and write everything about it into a folder.
 
@@ -416,6 +447,8 @@ def run_experiment(
         progress: Called after every step.
         notify: Told in one line what is known before the first step.
         command: The command that was given, as it may be shown.
+        foreseen: Told what partners can compute of labels, before anything is trained or written; what it raises ends
+            the run there.
 
     Raises:
         ConfigError: If the folder holds another run, or parts do not fit together.
@@ -437,6 +470,8 @@ def run_experiment(
     trainer.exchange.check_noise(trainer.active, epochs=train.epochs)
     trainer.watch.known = bench.known
     observed, agreed = experiment.horizons(trainer)  # of the first weights, also where the run goes on
+    trainer.solvable, said_of_labels = experiment.solving(trainer, observed)
+    foreseen(trainer.solvable)
     if resume:
         done = experiment.take_up(trainer, folder)
         if done is not None:
@@ -451,6 +486,7 @@ def run_experiment(
         begun = Beginning.noted(folder, going_on=resume, id_rule=config.id_rule)
         for line in experiment.told_before(trainer, observed, agreed):
             notify(line)
+        trainer.tell(said_of_labels)
         trainer.fit(train.epochs, progress=progress)
         told, leaks = reconstruct_listed(trainer, config.name)
         provenance = begun.provenance(

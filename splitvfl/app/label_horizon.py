@@ -12,10 +12,10 @@ from typing import Final, Self
 
 import torch
 
-from splitvfl.attacks import initial_margin, sign_attack_horizon
 from splitvfl.exchange.base import Exchange
 from splitvfl.models.sigmoid_coefficients import Approximation
 from splitvfl.party.recipe import Recipe
+from splitvfl.privacy import initial_margin, sign_attack_horizon
 from splitvfl.run.trainer import Trainer
 
 # With which the bound on the first logits, drawn at random, may fail.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from splitvfl.app.console import RunProgress
     from splitvfl.app.experiment import Variant
     from splitvfl.config.sections import ExperimentConfig
+    from splitvfl.privacy import Solvable
     from splitvfl.report.summary import RunSummary
     from splitvfl.run.training import TrainingProgress
 
@@ -112,7 +113,8 @@ def train(
         typer.Option(
             "--fail-above",
             metavar="AUC",
-            help="End with exit code 3 if the worst leak AUC of any attack on messages is above this.",
+            help="End with exit code 3 if the worst leak AUC of any attack on messages is above this, and before "
+            "training if a partner can solve for more labels.",
         ),
     ] = None,
     explain: Explain = False,
@@ -132,6 +134,7 @@ def train(
     again = command_line("train", experiment, *(overrides or []), "--out", folder, "--resume")
     told: set[str] = set()
     with (
+        _ending_above(),
         locked(folder),
         told_if_stopped(f"go on with: {again}; state in {folder}", Interrupted),
         RunProgress(errors_console()) as progress,
@@ -145,6 +148,7 @@ def train(
             progress=progress.run(config.name),
             notify=_noting(told, progress.tell),
             command=given_command(),
+            foreseen=_refusing(fail_above),
         )
     _print_run(summary, explain=explain, told=told, folder=folder)
     steps = [f"splitvfl report {folder}", f"tensorboard --logdir {'runs' if out is None else folder}"]
@@ -170,13 +174,25 @@ def party(
         bool, typer.Option("--overwrite", help="Start anew; every party must. Default: go on where all left off.")
     ] = False,
     explain: Explain = False,
+    fail_above: Annotated[
+        float | None,
+        typer.Option(
+            "--fail-above",
+            metavar="AUC",
+            help="At the label owner: end with exit code 3 before training if a partner can solve for more labels than "
+            "this leak AUC.",
+        ),
+    ] = None,
     stay: Annotated[
         bool,
         typer.Option("--stay", help="When all is done, wait to be stopped: for what starts again whatever ends."),
     ] = False,
 ) -> None:
     """Train as one of several parties, each in its own process, over mutual TLS."""
-    _train_as_party(experiment, as_, overrides or [], out, overwrite=overwrite, explain=explain)
+    with _ending_above():
+        _train_as_party(
+            experiment, as_, overrides or [], out, overwrite=overwrite, explain=explain, fail_above=fail_above
+        )
     if stay:
         with suppress(KeyboardInterrupt):  # SIGTERM too
             tell("done; waits to be stopped (--stay)")
@@ -184,7 +200,14 @@ def party(
 
 
 def _train_as_party(
-    experiment: Path, as_: str, overrides: Sequence[str], out: Path | None, *, overwrite: bool, explain: bool
+    experiment: Path,
+    as_: str,
+    overrides: Sequence[str],
+    out: Path | None,
+    *,
+    overwrite: bool,
+    explain: bool,
+    fail_above: float | None,
 ) -> None:
     from splitvfl.app.console import RunProgress
     from splitvfl.app.deployment import coordinator_run, run_party
@@ -195,6 +218,8 @@ def _train_as_party(
 
     config = load_config(experiment, overrides)
     name = config.own_name(as_)
+    if fail_above is not None:
+        _check_solving(config, name, fail_above)
     if name == config.exchange.factory.third_party:
         served = coordinator_run(config, notify=tell)
         with told_if_stopped("start it again with the same command"):
@@ -230,6 +255,7 @@ def _train_as_party(
             progress=progress.run(name),
             command=given_command(),
             team=team,
+            foreseen=_refusing(fail_above),
         )
     if team.rank:  # worker 0 tells what all have done
         return
@@ -385,10 +411,29 @@ def _print_advice(summaries: Sequence[RunSummary]) -> None:
 # --- a leak check
 
 
-def _check_leak_check(config: ExperimentConfig, highest: float) -> None:
-    """Refuse a check that could not fail, before anything is trained."""
+def _check_highest(highest: float) -> None:
     if not 0.5 <= highest < 1.0:
         raise ConfigError(f"--fail-above: expected a leak AUC from 0.5 (blind) to below 1 (every label), got {highest}")
+
+
+def _check_solving(config: ExperimentConfig, name: str, highest: float) -> None:
+    """Refuse a check of one party that could not fail, before anybody is met."""
+    _check_highest(highest)
+    if name != config.active:
+        raise ConfigError(
+            f"--fail-above: {name} has no labels, and does not know what others can solve for; give it at "
+            f"{config.active}, and leave it out here"
+        )
+    if not config.exchange.factory.sums_only or config.exchange.factory.draws_records:
+        raise ConfigError(
+            f"--fail-above: in exchange {config.exchange.name} no labels are solved for from sums of a batch, so that "
+            "there is nothing to check before training; leave it out"
+        )
+
+
+def _check_leak_check(config: ExperimentConfig, highest: float) -> None:
+    """Refuse a check that could not fail, before anything is trained."""
+    _check_highest(highest)
     if config.exchange.factory.one_way:
         raise ConfigError(
             f"--fail-above: in exchange {config.exchange.name} no message of training depends on labels, so that there "
@@ -396,6 +441,25 @@ def _check_leak_check(config: ExperimentConfig, highest: float) -> None:
         )
     if not config.audited and not config.attacks:
         raise ConfigError("--fail-above: audit is false and there are no attacks, so that nothing would be measured")
+
+
+def _refusing(highest: float | None) -> Callable[[Sequence[Solvable]], None]:
+    """Return what refuses a run in which a partner can solve for more labels than the highest leak AUC allows."""
+    from splitvfl.app.solving import refuse_solvable
+
+    return (lambda found: None) if highest is None else partial(refuse_solvable, highest=highest)
+
+
+@contextmanager
+def _ending_above() -> Iterator[None]:
+    """End the command with exit code 3 and two lines where a run is refused for what partners can solve for."""
+    from splitvfl.errors import SolvableError
+
+    try:
+        yield
+    except SolvableError as error:
+        tell(f"leak check failed before training: {error}")
+        raise typer.Exit(ABOVE) from error
 
 
 def _end_above(summary: RunSummary, highest: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, get_args
 
 from splitvfl.cut.views import GRADIENTS, Shown
@@ -48,9 +49,12 @@ class Side(ABC):
 
     Attributes:
         shown: What attacks of a passive party are shown of a step. A gradient for each record unless it says otherwise.
+        columns: At the active party, how many sums each passive party asks for at each step, one for each of its
+            columns, once it is opened; empty where none are summed.
     """
 
     shown: ClassVar[Shown] = GRADIENTS
+    columns: Mapping[str, int] = MappingProxyType({})
 
     def open(self) -> Half:
         """Return its half of what comes before the first step; it may come again, after a link broke."""

@@ -211,7 +211,8 @@ class _Active(PartySide[ActiveParty, Coordinator]):
         """Pass on the coordinator's key, and tell it how many sums each party needs."""
         party, exchange, limits = self._party, self._exchange, self._exchange.encryption
         yield from agreement(party.name, (NAME,), exchange.agreed)
-        counts = {party.name: party.data.width + 1} | (yield from limits.receive_columns(party.cuts))
+        self.columns = yield from limits.receive_columns(party.cuts)
+        counts = {party.name: party.data.width + 1, **self.columns}
         self._layouts = {name: exchange.layout(count, len(counts)) for name, count in counts.items()}
         check_adds_up(party)
         lengths = {name: exchange.bytes_of(name) for name in (*party.cuts, NAME)}

@@ -39,13 +39,12 @@ from splitvfl.exchange.selection import (
     Draw,
     SecretBatch,
     epochs_for_success,
-    known_support_ceiling,
-    used_for_ceiling,
 )
 from splitvfl.exchange.split_step import check_finite, loss_and_gradients, spoiled
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox
 from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.privacy import sign_success, unknowns_for_success
 
 SELECTION = "selection"
 
@@ -212,7 +211,7 @@ class Hybrid(EncryptedExchange):
             f"solve for all residues from its {width} columns, as many equations as there are"
             if used <= width
             else f"read a sign from its {width} columns with a probability of "
-            f"{known_support_ceiling(used, width):.2f} in one step"
+            f"{sign_success(width, used):.2f} in one step"
         )
         needed = ", ".join(self._needed(below, width, records) for below in (0.6, 0.55))
         after = {success: self._epochs_for(success, width) for success in (0.6, 0.9)}
@@ -231,7 +230,7 @@ class Hybrid(EncryptedExchange):
 
     def _needed(self, below: float, width: int, records: int) -> str:
         """Return which batches, q and p leave less than a success in one step, or that none within the data does."""
-        used, drawn = used_for_ceiling(below, width), self.secret_batch
+        used, drawn = unknowns_for_success(below, width), self.secret_batch
         size, within = drawn.size_for(used), f"no batch of the {records:,} records"
         if size <= records:
             within = f"train.batch_size {size:,} with this share and epsilon"
@@ -258,12 +257,12 @@ class _Active(ResidueActive[Hybrid]):
     def open(self) -> Half:
         """Send the public key, learn how many columns each passive party has, and check that records can be hidden."""
         yield from super().open()
-        for name, columns in self._columns.items():
+        for name, columns in self.columns.items():
             self._exchange.check_columns(name, columns, self._party.data.train.count)
 
     def notes(self) -> list[str]:
         """Return what is not hidden from those who have said how many columns they have."""
-        return self._exchange.notes(self._columns, records=self._party.data.train.count)
+        return self._exchange.notes(self.columns, records=self._party.data.train.count)
 
     def step(self, batch: Records, step: int) -> Half:
         """Return its half of one step; its result is the loss of the records that were used, if there were any."""
@@ -291,10 +290,10 @@ class _Active(ResidueActive[Hybrid]):
 
     def _drawn(self, batch: Records, step: int) -> Draw | None:
         """Return the step's draw; ``None`` of a batch at the end of an epoch that cannot hide what is used."""
-        drawn, most = self._exchange.secret_batch, max(self._columns.values())
+        drawn, most = self._exchange.secret_batch, max(self.columns.values())
         self._left_out, before = not drawn.is_likely(batch.count, most), self._left_out
         if not self._left_out:
-            return drawn.draw(self._secret, step, batch.count, self._columns.values())
+            return drawn.draw(self._secret, step, batch.count, self.columns.values())
         if before or batch.count == self._exchange.rows:
             raise ArgumentError(
                 f"batches of {batch.count} records hide nothing, and only the last one of an epoch is left out: "

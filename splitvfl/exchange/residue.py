@@ -187,7 +187,6 @@ class ResidueActive(PartySide[ActiveParty, _E]):
 
     def __init__(self, party: ActiveParty, exchange: _E) -> None:
         super().__init__(party, exchange)
-        self._columns: dict[str, int] = {}
 
     def with_noise(self, opened: Tensor, receiver: str, step: int, layout: ProductLayout) -> Tensor:
         """Return the masked plaintexts that a party gets of what was decrypted for it: as they are, as a rule."""
@@ -197,7 +196,7 @@ class ResidueActive(PartySide[ActiveParty, _E]):
         """Send the public key, and learn how many columns each passive party has."""
         party, public = self._party, self.take_key().key_to_send()
         keys = scatter(dict.fromkeys(party.cuts, public), party.name, KEY, 0)
-        self._columns = yield from self._exchange.encryption.receive_columns(party.cuts, send=keys)
+        self.columns = yield from self._exchange.encryption.receive_columns(party.cuts, send=keys)
 
     def send_residues(self, residues: Mapping[str, Tensor], step: int) -> Half:
         """Send each passive party its residues, encrypted, and decrypt the masked sums that it asks for.
@@ -207,7 +206,7 @@ class ResidueActive(PartySide[ActiveParty, _E]):
             step: Number of the step.
         """
         party, exchange, owner = self._party, self._exchange, self.owner
-        layouts = {name: exchange.sums_layout(self._columns[name]) for name in residues}
+        layouts = {name: exchange.sums_layout(self.columns[name]) for name in residues}
         with self.counting(step):
             encoded = {name: exchange.encode(values, party.name, step) for name, values in residues.items()}
         encrypted = _encrypted_once(owner, encoded)

@@ -223,23 +223,6 @@ class SecretBatch:
         return math.ceil(used / (self.share * self.kept))
 
 
-def known_support_ceiling(used: float, columns: int) -> float:
-    """Return how often a sign is read right by who knows which records are used: ``Φ(√(d / (k − d)))``, 1 for k ≤ d.
-
-    Of minimum-norm least squares on equations in k unknowns of one size, with generic columns.
-
-    Args:
-        used: ``k``.
-        columns: ``d``, as many equations.
-
-    >>> round(known_support_ceiling(100, 30), 3)
-    0.744
-    """
-    if used <= columns:
-        return 1.0
-    return NormalDist().cdf(math.sqrt(columns / (used - columns)))
-
-
 def run_success(epochs: float, *, size: int, used: float, sent: float, columns: int) -> float:
     """Return about how often a label is read right from a run: ``Φ(√(E d k / (L |S|)))``.
 
@@ -267,15 +250,6 @@ def epochs_for_success(success: float, *, size: int, used: float, sent: float, c
     1424
     """
     return NormalDist().inv_cdf(success) ** 2 * sent * size / (used * columns)
-
-
-def used_for_ceiling(success: float, columns: int) -> float:
-    """Return how many records must be used for such a ceiling: ``d (1 + 1 / z²)``, ``Φ(z)`` being the success.
-
-    >>> round(used_for_ceiling(0.6, 1), 1), round(used_for_ceiling(0.55, 1), 1)
-    (16.6, 64.3)
-    """
-    return columns * (1 + NormalDist().inv_cdf(success) ** -2)
 
 
 def _apart(used: int, sent: int, kept: float) -> tuple[float, float]:

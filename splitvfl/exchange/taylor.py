@@ -154,7 +154,6 @@ class _Active(PartySide[ActiveParty, Taylor]):
     def __init__(self, party: ActiveParty, exchange: Taylor) -> None:
         super().__init__(party, exchange)
         self._evaluators: dict[str, Evaluator] = {}
-        self._columns: dict[str, int] = {}
 
     @property
     def _sums(self) -> int:
@@ -165,8 +164,8 @@ class _Active(PartySide[ActiveParty, Taylor]):
         """Hand out public keys and numbers of columns, its own and those of the passive parties."""
         party, exchange, limits = self._party, self._exchange, self._exchange.encryption
         owner = self.take_key()
-        self._columns = yield from limits.receive_columns(party.cuts)
-        others = {name: [self._columns[other] for other in party.cuts if other != name] for name in party.cuts}
+        self.columns = yield from limits.receive_columns(party.cuts)
+        others = {name: [self.columns[other] for other in party.cuts if other != name] for name in party.cuts}
         sizes = {name: torch.tensor([self._sums, *counts]) for name, counts in others.items()}
         own = dict.fromkeys(party.cuts, owner.key_to_send())
         yield Outbox(send=scatter(sizes, party.name, "peers", 0) + scatter(own, party.name, KEY, 0))
@@ -184,7 +183,7 @@ class _Active(PartySide[ActiveParty, Taylor]):
         """Return its half of one step; its result is the batch's loss, NaN if that is not agreed."""
         party, exchange, owner = self._party, self._exchange, self.owner
         width, rows = owner.public.ciphertext_bytes, batch.count + exchange.loss
-        layouts = {name: exchange.layout(columns) for name, columns in self._columns.items()}
+        layouts = {name: exchange.layout(columns) for name, columns in self.columns.items()}
         own = ActiveCoefficients.of(party, batch, step)
         logits = yield Outbox(wait=tuple(awaited_bytes(name, "logits", step, (rows, width)) for name in party.cuts))
         relayed = (yield from self._relayed(logits, batch.count, step)) if len(layouts) > 1 else {}
@@ -246,7 +245,7 @@ class _Active(PartySide[ActiveParty, Taylor]):
         """Pass on what passive parties ask of each other, and return the sum of their logits' products."""
         party, exchange = self._party, self._exchange
         names = list(party.cuts)
-        layouts = {name: exchange.layout(self._columns[name] + exchange.loss) for name in names}
+        layouts = {name: exchange.layout(self.columns[name] + exchange.loss) for name in names}
         asked = {name: sealed_bytes((one.replies, width)) for name, one in layouts.items()}
         inbox = yield Outbox(
             wait=tuple(awaited_bytes(name, "asked", step, ((len(names) - 1) * asked[name],)) for name in names)

@@ -31,6 +31,25 @@ from splitvfl.privacy.laplace import (
 from splitvfl.privacy.published_bounds import hdp_excess_loss, noise_norm_bound, noisy_label_horizon
 from splitvfl.privacy.sampling import DiscreteNoise, Keystream, discrete_gaussian, discrete_laplace
 from splitvfl.privacy.sensitivity import HdpTraining, hdp_sensitivity, tight_hdp_sensitivity
+from splitvfl.privacy.sign_horizon import initial_margin, sign_attack_horizon
+from splitvfl.privacy.single_column import (
+    SolvableColumn,
+    linking_epochs,
+    linking_probability,
+    solvable_column,
+)
+from splitvfl.privacy.solvable import (
+    Prevention,
+    Solvable,
+    SummedTraining,
+    epochs_to_stack,
+    largest_first_batch,
+    prevention,
+    sign_success,
+    solvable_labels,
+    stacked_equations,
+    unknowns_for_success,
+)
 from splitvfl.privacy.statement import NotCovered, Statement, claim_warnings, not_covered
 
 __all__ = [
@@ -44,10 +63,14 @@ __all__ = [
     "MultiplicativeBounds",
     "MultiplicativeMode",
     "NotCovered",
+    "Prevention",
     "PrivacyBudget",
     "PrivacyLoss",
+    "Solvable",
+    "SolvableColumn",
     "Spent",
     "Statement",
+    "SummedTraining",
     "checked_bounds",
     "checked_mode",
     "choose_multiplicative_bounds",
@@ -58,6 +81,7 @@ __all__ = [
     "discrete_laplace",
     "dp_paillier_sensitivity",
     "dp_paillier_sigma",
+    "epochs_to_stack",
     "gaussian_delta",
     "gaussian_mu",
     "gaussian_mu_delta",
@@ -66,16 +90,27 @@ __all__ = [
     "hdp_excess_loss",
     "hdp_sensitivity",
     "hdp_sigma",
+    "initial_margin",
     "k_fold_delta",
     "k_fold_epsilon",
     "label_attack_success",
     "label_success_ceiling",
     "laplace_label_success",
     "laplace_scale",
+    "largest_first_batch",
     "least_detection_error",
+    "linking_epochs",
+    "linking_probability",
     "multiplicative_laplace_epsilon",
     "noise_norm_bound",
     "noisy_label_horizon",
     "not_covered",
+    "solvable_column",
+    "prevention",
+    "sign_attack_horizon",
+    "sign_success",
+    "solvable_labels",
+    "stacked_equations",
     "tight_hdp_sensitivity",
+    "unknowns_for_success",
 ]

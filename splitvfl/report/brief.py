@@ -107,6 +107,12 @@ def leak_line(group: RunGroup, row: DefenseRow) -> str:
     behind = f" behind {row.label}" if not row.undefended and len(group.defenses) > 1 else ""
     if run.traits.one_way:
         return f"Labels: no message of training depends on them; {_known(run, None)}."
+    solved = max(run.solvable, key=lambda one: one.leak_auc, default=None)
+    if run.worst[0] is None and solved is not None and solved.reveals_labels:
+        return (
+            f"Labels: {solved.partner} can solve for {solved.records:,} of {solved.of:,} labels, known before step 1; "
+            f"leak AUC {figure(solved.leak_auc)} at least; {_known(run, solved.partner)}: goal missed."
+        )
     if run.worst[0] is None:
         return f"Labels: what leaks was not measured; {_known(run, None)}."
     held = "goal met" if all(below(each) for each in row.results) else "goal missed"

@@ -296,6 +296,9 @@ def _nothing_measured(run: RunSummary) -> str:
             "Nothing that depends on labels was sent to a partner in training, so there was no message to read them "
             f"from. Scores that are published later tell of labels, as any prediction does{unread}."
         )
+    if solved := [one for one in run.solvable if one.reveals_labels]:
+        said = " ".join(" ".join(one.sentences()) for one in solved)
+        return f"No attack was judged in this run, and none is needed: {said}"
     if any(_results(run)):
         held = "both classes" if run.task == "binary" else "different labels"
         return f"No batch held {held}, so no attack could be judged: what leaks is not known."

@@ -19,7 +19,7 @@ from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.membership import MembershipLeak
 from splitvfl.leakage.message_audit import MessageAudit
 from splitvfl.metrics import chance_auc, known
-from splitvfl.privacy import Spent
+from splitvfl.privacy import Solvable, Spent
 from splitvfl.privacy.statement import Relation
 from splitvfl.report.provenance import BEGUN_FILE, Provenance
 from splitvfl.report.releases import releases, said_of
@@ -350,6 +350,8 @@ class RunSummary:
         released: What crossed since, and is not covered by what is promised of the training, in sentences; as the
             run's folder says when it is read.
         membership: How well attacks told training from test records by the finished model.
+        solvable: What partners can compute of labels from sums, known before the first step; none where nothing is, and
+            in summaries that were written before.
         planned_steps: Steps that the run was to take, where it ended before its end: a passive party whose partner is
             gone writes what was read so far. ``None``: it is finished.
     """
@@ -389,6 +391,7 @@ class RunSummary:
     seat: str = ""
     released: list[str] = field(default_factory=list)
     membership: list[MembershipLeak] = field(default_factory=list)
+    solvable: list[Solvable] = field(default_factory=list)
     planned_steps: int | None = None
 
     @property

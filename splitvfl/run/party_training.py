@@ -115,6 +115,7 @@ class PartyTraining(ABC, Generic[P]):
         else:
             yield from self._in_turn(self.side.open())
             training.tell(self.side.notes())
+            training.opened(self.side.columns)
             yield from training.choose(self._resuming)
             yield from self.steps()
         training.before_leaving()

@@ -20,7 +20,7 @@ from splitvfl.leakage.watching import Watch
 from splitvfl.learning.schedule import Schedule, StepPlan
 from splitvfl.messaging.conversation import Half
 from splitvfl.party.party import Party
-from splitvfl.privacy import PrivacyBudget
+from splitvfl.privacy import PrivacyBudget, Solvable
 from splitvfl.run.replacement import Replacement
 from splitvfl.system.signals import Signals
 from splitvfl.team.team import Alone, Team
@@ -80,7 +80,10 @@ class Training(ABC):
         kept: Figures of the evaluation whose weights are kept, where training may stop early.
         notify: Told in one line what happens, for a person.
         account: What is spent of a privacy budget, where noise was calculated for one; ``None``: nothing is counted.
-        exchange_notes: What the exchange has said before the first step, in sentences.
+        exchange_notes: What is known of the exchange before the first step, in sentences.
+        solvable: What partners can compute of labels, known before the first step.
+        foresee: At the active party, says what follows from how many columns each passive party has, as a figure and in
+            sentences; ``None``: nobody has asked.
         replacing: The earlier run in its folder, which stays until this one has a checkpoint; ``None``: nobody has
             looked for one.
     """
@@ -100,6 +103,8 @@ class Training(ABC):
         self.notify = notify
         self.account: PrivacyBudget | None = None
         self.exchange_notes: list[str] = []
+        self.solvable: list[Solvable] = []
+        self.foresee: Callable[[Mapping[str, int]], tuple[list[Solvable], list[str]]] | None = None
         self.replacing: Replacement | None = None
         self._judging = 0.0
         self._seconds = 0.0
@@ -145,6 +150,12 @@ class Training(ABC):
             if note not in self.exchange_notes:
                 self.exchange_notes.append(note)
                 self.notify(note)
+
+    def opened(self, columns: Mapping[str, int]) -> None:
+        """Take note of how many columns each passive party has, and say what follows before the first step."""
+        if self.foresee is not None and columns:
+            self.solvable, said = self.foresee(columns)
+            self.tell(said)
 
     @abstractmethod
     def save_checkpoint(self) -> None:

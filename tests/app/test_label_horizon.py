@@ -12,9 +12,9 @@ from splitvfl.app.assembly import Assembly
 from splitvfl.app.experiment import Experiment, Workbench, run_experiment
 from splitvfl.app.label_horizon import LabelHorizon, before
 from splitvfl.app.records import load_data
-from splitvfl.attacks import initial_margin, sign_attack_horizon
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data.columns import TaskName
+from splitvfl.privacy import initial_margin, sign_attack_horizon
 from splitvfl.run.trainer import Trainer
 
 TEXT = """

@@ -46,6 +46,7 @@ COVERED: list[tuple[PluginKind, str, str]] = [
     ("defenses", "dp-paillier", "exchange: {name: taylor, noise:"),
     ("attacks", "packing", "splitvfl.attacks.PackingEngine"),
     ("attacks", "single-feature", "splitvfl.attacks.recover_single_feature"),
+    ("attacks", "single-column", "splitvfl.attacks.recover_single_feature"),
     ("attacks", "FSHA", "docs/threat-model.md"),
     ("defenses", "NoPeek", "splitvfl list penalties distance-correlation"),
     ("defenses", "MID", "splitvfl list penalties mutual-information-bottleneck"),

@@ -21,7 +21,6 @@ from pydantic import create_model
 from splitvfl.app.assembly import choose_device
 from splitvfl.app.models import Models
 from splitvfl.app.noise import noise_plan
-from splitvfl.attacks.sign_horizon import sign_attack_horizon
 from splitvfl.config.named import Named
 from splitvfl.config.registry import PluginKind, built_in, describe
 from splitvfl.config.sections import (
@@ -50,6 +49,7 @@ from splitvfl.messaging.messages import dtype_named
 from splitvfl.models import Linear
 from splitvfl.models.sigmoid_coefficients import approximate_loss, gradient_scale, sigmoid_coefficients
 from splitvfl.party.attaching import attach_defense
+from splitvfl.privacy import sign_attack_horizon
 from splitvfl.run import alignment as aligning
 from tests.builders import active_party, party_data
 
@@ -164,7 +164,7 @@ UNKNOWN: dict[str, tuple[type[BaseException] | tuple[type[BaseException], ...], 
     "coefficients": (ArgumentError, lambda: sigmoid_coefficients(ONE, ONE, approximation="tanh")),  # type: ignore[arg-type]
     "loss": (ArgumentError, lambda: approximate_loss(ONE, ONE, approximation="tanh")),  # type: ignore[arg-type]
     "scale of a gradient": (ArgumentError, lambda: gradient_scale("tanh")),  # type: ignore[arg-type]
-    "horizon of signs": (ArgumentError, lambda: sign_attack_horizon(0.1, 1.0, approximation="tanh")),  # type: ignore[arg-type]
+    "horizon of signs": (ArgumentError, lambda: sign_attack_horizon(0.1, 1.0, approximation="tanh")),
     "scale": (AssertionError, lambda: shift_and_scale(np.ones(2), 0.0, 1.0, "rank")),  # type: ignore[arg-type]
     "kind of a column": (AssertionError, lambda: read_type("date", numeric=False)),  # type: ignore[arg-type]
     "kind of a field": (KeyError, lambda: category_type("date")),  # type: ignore[arg-type]
@@ -196,8 +196,6 @@ def test_an_approximation_that_is_listed_and_not_computed_is_an_error(
         getattr(module, name)(ONE, ONE, approximation="tanh")
     with pytest.raises(KeyError):
         gradient_scale("tanh")  # type: ignore[arg-type]
-    with pytest.raises(KeyError):
-        sign_attack_horizon(0.1, 1.0, approximation="tanh")  # type: ignore[arg-type]
 
 
 def test_a_defense_of_an_unknown_message_is_refused() -> None:

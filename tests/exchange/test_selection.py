@@ -14,10 +14,9 @@ from splitvfl.exchange.selection import (
     KEY_BYTES,
     SecretBatch,
     epochs_for_success,
-    known_support_ceiling,
     run_success,
-    used_for_ceiling,
 )
+from splitvfl.privacy import sign_success, unknowns_for_success
 
 KEY = bytes(range(KEY_BYTES))
 
@@ -160,9 +159,9 @@ def test_a_known_support_tells_signs_as_often_as_least_squares_gets_them_right()
         right.append((np.sign(solved) == np.sign(residues)).mean())
 
     # Two percent: the formula is of many records, and four standard errors of 18 000 signs are one.
-    assert np.mean(right) == pytest.approx(known_support_ceiling(used, columns), abs=0.02)
-    assert known_support_ceiling(columns, columns) == 1.0
+    assert np.mean(right) == pytest.approx(sign_success(columns, used), abs=0.02)
+    assert sign_success(columns, columns) == 1.0
     for success in (0.6, 0.55):
-        assert known_support_ceiling(used_for_ceiling(success, columns), columns) == pytest.approx(success)
+        assert sign_success(columns, unknowns_for_success(success, columns)) == pytest.approx(success)
         given = {"size": 900, "used": used, "sent": 3 * used, "columns": columns}
         assert run_success(epochs_for_success(success, **given), **given) == pytest.approx(success)

@@ -251,15 +251,6 @@ def test_the_log_has_validation_figures_beside_those_of_the_test(straight: Train
     assert at_best["test/auc"] == straight.test["auc"]
 
 
-def test_what_label_defenses_promise_is_said_not_to_cover_the_verdicts() -> None:
-    answers: dict[str, Any] = {"defenses": [MemoisedResponse(flip=0.4)]}
-    early, fixed = stopping_trainer(**answers), stopping_trainer(**answers, early_stopping=None)
-    (said,) = [note for note in early.active.notes if "early stopping" in note]
-    assert "what memoised-response promises of the run does not cover" in said
-    assert fixed.active.notes == []
-    assert stopping_trainer().active.notes == []  # who promised nothing need not take it back
-
-
 def test_validation_labels_of_one_class_are_refused() -> None:
     trainer = stopping_trainer()
     labels = trainer.active.data.train.labels

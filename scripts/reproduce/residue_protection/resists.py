@@ -20,9 +20,10 @@ from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
 from splitvfl.attacks import SecretBatchLikelihoodAttack, SparseResiduesAttack
-from splitvfl.exchange.selection import known_support_ceiling, run_success
+from splitvfl.exchange.selection import run_success
 from splitvfl.leakage.judging import Leak
 from splitvfl.learning.randomness import derive_seed
+from splitvfl.privacy import sign_success
 
 LOOKS = (1, 10, 100)
 """After so many rounds attacks are looked at."""
@@ -247,7 +248,7 @@ class Found:
     @property
     def ceiling(self) -> float:
         """What who knows which records are used reads in one round by least squares."""
-        return known_support_ceiling(self.cell.drawing.used, self.cell.rank)
+        return sign_success(self.cell.rank, self.cell.drawing.used)
 
     @property
     def is_judged_well(self) -> bool:

@@ -21,9 +21,9 @@ from scripts.reproduce.vertical_lr_privacy.drawing import Chart, Curve, draw_cha
 from scripts.reproduce.vertical_lr_privacy.labels import FAILURE, span
 from scripts.reproduce.vertical_lr_privacy.noise import Descent, LabelCount, Noise, Table
 from scripts.reproduce.vertical_lr_privacy.study import RATE, Problem, data_of, problems, short
-from splitvfl.attacks import initial_margin, sign_attack_horizon
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.randomness import derive_seed
+from splitvfl.privacy import initial_margin, sign_attack_horizon
 from splitvfl.report.drawing import MUTED, PALETTE
 
 Law = Literal["normal", "uniform", "Laplace"]

@@ -33,7 +33,7 @@ from scripts.reproduce.vertical_lr_privacy.study import (
     joined,
     problems,
 )
-from splitvfl.attacks import OwnPredictionAttack, initial_margin, sign_attack_horizon, solve_residues
+from splitvfl.attacks import OwnPredictionAttack, solve_residues
 from splitvfl.attacks.packed_equations import (
     packed_selections,
     slot_bits_needed,
@@ -46,6 +46,7 @@ from splitvfl.hooks import View
 from splitvfl.messaging.messages import Message
 from splitvfl.metrics import leak_auc
 from splitvfl.models.sigmoid_coefficients import APPROXIMATIONS, Approximation, gradient_scale
+from splitvfl.privacy import initial_margin, sign_attack_horizon
 from splitvfl.report.drawing import PALETTE
 from splitvfl.run.trainer import Trainer
 

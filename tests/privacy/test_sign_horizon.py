@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from splitvfl.attacks import initial_margin, sign_attack_horizon
 from splitvfl.errors import ArgumentError
 from splitvfl.models import gradient_scale, sigmoid_coefficients
 from splitvfl.models.sigmoid_coefficients import Approximation
+from splitvfl.privacy import initial_margin, sign_attack_horizon
 
 
 def counted(eta: str, margin: str, crossing: str, radius: str) -> int:

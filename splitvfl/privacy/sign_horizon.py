@@ -9,10 +9,10 @@ from typing import Final
 from scipy.special import ndtri
 
 from splitvfl.errors import ArgumentError
-from splitvfl.models.sigmoid_coefficients import Approximation, checked_approximation
+from splitvfl.wording import shown
 
 # The logit at which a residue changes its sign; the minimax cubic crosses at 3.209. The others have no such logit.
-_CROSSING: Final[Mapping[Approximation, float | None]] = {
+_CROSSING: Final[Mapping[str, float | None]] = {
     "taylor": 2.0,
     "minimax": 3.2,
     "piecewise": None,
@@ -24,7 +24,7 @@ _ROUNDINGS = 1e-12
 
 
 def sign_attack_horizon(
-    eta: float, margin: float, *, approximation: Approximation = "taylor", radius: float = 1.0
+    eta: float, margin: float, *, approximation: str = "taylor", radius: float = 1.0
 ) -> int | float:
     """Return T: in steps 1 to T of gradient descent, −sign(f) of every record is its label.
 
@@ -43,7 +43,7 @@ def sign_attack_horizon(
         eta: Learning rate, > 0.
         margin: Largest absolute logit before the first step, ≥ 0: 0 after zero initialisation, else
             :func:`initial_margin`.
-        approximation: Whose residues are solved.
+        approximation: Whose residues are solved: ``taylor``, ``minimax``, ``piecewise`` or ``exact``.
         radius: Largest Euclidean norm of a record's row over all parties, the constant column of a trained intercept
             included, > 0.
 
@@ -59,7 +59,9 @@ def sign_attack_horizon(
     _check(eta=eta, radius=radius)
     if not (math.isfinite(margin) and margin >= 0):
         raise ArgumentError(f"expected a finite margin of at least 0, got {margin}")
-    crossing = _CROSSING[checked_approximation(approximation)]
+    if approximation not in _CROSSING:
+        raise ArgumentError(f"approximation must be one of {', '.join(_CROSSING)}, got {shown(approximation)}")
+    crossing = _CROSSING[approximation]
     if crossing is None:
         return math.inf
     if margin >= crossing:

@@ -1,0 +1,227 @@
+"""A run says before its first step what partners can solve for, and what is said is what attacks find."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from splitvfl.app.checking import check_party
+from splitvfl.app.experiment import Experiment, Workbench, run_experiment
+from splitvfl.app.records import load_data
+from splitvfl.app.solving import refuse_solvable
+from splitvfl.cli import main
+from splitvfl.config.sections import parse_config
+from splitvfl.errors import SolvableError
+from splitvfl.privacy import Solvable, laplace_label_success
+from splitvfl.report.brief import two_lines
+from splitvfl.report.findings import verdict
+from splitvfl.report.rows import group_runs
+from splitvfl.report.summary import read_summary
+from splitvfl.run.training import Status
+
+TEXT = """
+data: {name: breast-cancer}
+parties:
+  clinic: {role: active, columns: ["mean *"]}
+  lab: {role: passive, columns: ["* error"]}
+  shop: {role: passive, columns: ["worst *"]}
+model: {name: logistic-regression}
+exchange: {name: oracle}
+train: {epochs: 1, batch_size: 8, optimizer: {name: sgd, lr: 0.05}}
+attacks: [residue-solving]
+"""
+
+
+def foreseen(*changes: str) -> tuple[list[Solvable], list[str]]:
+    config = parse_config(TEXT, source="solving.yaml", overrides=changes)
+    experiment = Experiment(config, Workbench(load_data(config), {}))
+    trainer = experiment.trainer()
+    return experiment.solving(trainer, experiment.horizons(trainer)[0])
+
+
+def test_a_run_says_it_before_step_1_and_the_attack_finds_what_is_said(tmp_path: Path) -> None:
+    lines: list[str] = []
+    steps: list[Status] = []
+    config = parse_config(TEXT, source="solving.yaml", overrides=["data.test_fraction=0.2"])
+    summary = run_experiment(
+        config, tmp_path / "run", notify=lambda line: lines.append(f"{len(steps)} {line}"), progress=steps.append
+    )
+    said = [line for line in lines if "can solve for" in line]
+    assert [line.split(" can")[0] for line in said] == ["0 lab", "0 shop"]  # no step was taken before
+    assert "455 of 455 labels after 1 epoch" in said[0]
+    for found in summary.solvable:
+        assert found.reveals_labels
+        attack = summary.parties[found.partner].attacks["residue-solving"]
+        assert (attack.signs_right, found.leak_auc) == (1.0, 1.0)
+    again = read_summary(tmp_path / "run")
+    assert again.solvable == summary.solvable
+    assert [note for note in again.notes if "can solve for" in note] == [line[2:] for line in said]
+
+
+def test_a_summary_from_before_has_no_such_figure(tmp_path: Path) -> None:
+    run_experiment(parse_config(TEXT, source="solving.yaml"), tmp_path / "run")
+    path = tmp_path / "run" / "summary.json"
+    entries = json.loads(path.read_text())
+    assert entries.pop("solvable")
+    path.write_text(json.dumps(entries))
+    assert read_summary(tmp_path / "run").solvable == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "computations"),
+    [
+        ((), {"batch equations"}),
+        (("train.batch_size=all", "train.epochs=9"), set()),
+        (("train.batch_size=228",), set()),
+        (("train.batch_size=30", "train.epochs=9"), {"batch equations", "stacked epochs"}),  # 5 in the last batch
+        (("exchange=split", "attacks=[norm]"), set()),
+        (
+            ("model.init=zero", "exchange.approximation=taylor", "train.batch_size=50"),
+            {"batch equations", "first batch"},
+        ),
+    ],
+)
+def test_each_computation_is_said_where_it_works(changes: tuple[str, ...], computations: set[str]) -> None:
+    found, said = foreseen(*changes)
+    assert {one.computation for one in found} == computations
+    assert {one.partner for one in found} == ({"lab", "shop"} if computations else set())
+    assert len(said) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("defense", "labels", "guaranteed"),
+    [
+        ("asymmetric-response, detection_error: 0.4", "randomised", True),
+        ("laplace-residue, epsilon: 1.0", "changed", True),
+        ("isotropic, ratio: 1.0", "changed", False),
+    ],
+)
+def test_behind_a_defense_no_true_labels_are_solved(defense: str, labels: str, guaranteed: bool) -> None:
+    found, said = foreseen(f"defenses=[{{name: {defense}}}]")
+    assert {one.labels for one in found} == {labels}
+    assert not any(one.reveals_labels for one in found)
+    refuse_solvable(found, highest=0.5)
+    assert all("no true labels" in line for line in said)
+    assert all(("guarantees nothing" not in line) == guaranteed for line in said)
+
+
+@pytest.mark.parametrize(
+    ("approximation", "init", "proven"),
+    # Of a piecewise residue that is 0, as logits beyond a half may leave it, nothing follows.
+    [("exact", "xavier", 455), ("piecewise", "xavier", 0), ("piecewise", "zero", 8), ("taylor", "zero", 8)],
+)
+def test_only_signs_that_are_proven_count_as_labels(approximation: str, init: str, proven: int) -> None:
+    found, _ = foreseen(f"exchange.approximation={approximation}", f"model.init={init}", "train.optimizer.lr=5.0")
+    assert {(one.records, one.residues) for one in found if one.computation == "batch equations"} == {(proven, 455)}
+    assert {one.reveals_labels for one in found} == {proven > 0}
+
+
+def test_with_each_change_that_is_named_the_attack_no_longer_solves(tmp_path: Path) -> None:
+    (found, *_), (said, *_) = foreseen()
+    assert f"train.batch_size: {found.batch_size_needed}" in said
+    right = {}
+    for number, change in enumerate(
+        [f"train.batch_size={found.batch_size_needed}", "defenses=[{name: laplace-residue, epsilon: 1.0}]"]
+    ):
+        config = parse_config(TEXT, source="solving.yaml", overrides=[change, "train.noise_seed_for_experiments=1"])
+        summary = run_experiment(config, tmp_path / str(number))
+        assert not any(one.reveals_labels for one in summary.solvable)
+        right[change] = summary.parties["lab"].attacks["residue-solving"].signs_right
+    batch, noise = right.values()
+    # What features predict stays; 455 signs have a standard error of 0.023.
+    assert batch is not None
+    assert noise is not None
+    assert batch < 0.95
+    assert noise < laplace_label_success(1.0) + 0.07
+
+
+def test_with_noise_on_sums_none_are() -> None:
+    found, _ = foreseen(
+        "exchange={name: residue, own_part: sent, sum_noise: {epsilon: 1.0, delta: 1.0e-5}}",
+        "model.row_norm=1.0",
+        "attacks=[]",
+    )
+    assert {one.labels for one in found} == {"changed"}
+
+
+def test_columns_that_repeat_others_give_no_equations(tmp_path: Path) -> None:
+    """One-hot columns: ten of them, and a batch of eight records has fewer different rows than records."""
+    kinds = [[int(i * 7 % 10 == kind) for kind in range(10)] for i in range(60)]
+    rows = [",".join(map(str, [i, i % 13, *kind, int(i % 3 == 0)])) for i, kind in enumerate(kinds)]
+    (tmp_path / "t.csv").write_text("\n".join([f"id,age,{','.join(f'k{kind}' for kind in range(10))},y", *rows]))
+    text = (
+        "data: {name: table, path: t.csv, id_column: id, label: y}\n"
+        "parties:\n  bank: {role: active, columns: [age]}\n  shop: {role: passive, columns: [k*]}\n"
+        + TEXT[TEXT.index("model:") :]
+    )
+    config = parse_config(text, source=tmp_path / "t.yaml", folder=tmp_path)
+    experiment = Experiment(config, Workbench(load_data(config), {}))
+    trainer = experiment.trainer()
+    assert trainer.passives["shop"].data.width == 10
+    found, _ = experiment.solving(trainer, None)
+    assert not [one for one in found if one.computation == "batch equations" and one.batch_size == 8]
+
+
+def test_the_first_line_of_an_unmeasured_run_says_what_is_solvable(tmp_path: Path) -> None:
+    config = parse_config(TEXT, source="solving.yaml", overrides=["attacks=[]", "audit=false"])
+    summary = run_experiment(config, tmp_path / "run")
+    (group,) = group_runs([summary])
+    first = two_lines(group)[0]
+    assert "can solve for 455 of 455 labels" in first
+    assert first.endswith("goal missed.")
+    assert "lab can solve for 455 of 455 labels" in verdict(summary)
+
+
+def test_a_leak_check_stops_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.yaml").write_text(TEXT)
+    assert main(["train", "x.yaml", "--out", "run", "--fail-above", "0.9"]) == 3
+    assert "before training: leak AUC 1.0000" in capsys.readouterr().err.replace("\n", " ")
+    assert not list(Path("run").glob("*"))
+    # With what it says prevents it, and a little room for the last batch, the same check passes.
+    assert main(["train", "x.yaml", "train.batch_size=all", "--out", "run", "--fail-above", "0.999"]) == 0
+
+
+def test_what_is_allowed_is_compared_with_the_worst_partner() -> None:
+    found, _ = foreseen("train.batch_size=30")  # 5 of 455 in the last batch
+    worst = max(one.leak_auc for one in found)
+    assert 0.5 < worst < 0.52
+    refuse_solvable(found, highest=worst)
+    with pytest.raises(SolvableError, match="lab can solve for 5 of 455 labels"):
+        refuse_solvable(found, highest=worst - 1e-9)
+
+
+NETWORKED = """
+data: {name: breast-cancer}
+parties:
+  clinic: {role: active, columns: ["mean *"], address: "127.0.0.1:7000"}
+  lab: {role: passive, columns: COLUMNS}
+  shop: {role: passive, columns: ["worst *"]}
+model: {name: logistic-regression}
+exchange: residue
+train: {epochs: 2, batch_size: 9, optimizer: {name: sgd, lr: 0.05}}
+network: {listen: "127.0.0.1:7000", plaintext_on_loopback: true}
+"""
+
+
+TEN = ["radius", "texture", "perimeter", "area", "smoothness"]
+TEN += ["compactness", "concavity", "concave points", "symmetry", "fractal dimension"]
+
+
+@pytest.mark.parametrize(("columns", "known"), [([f"{name} error" for name in TEN], True), (["* error"], False)])
+def test_check_of_one_partys_file_says_what_it_names(columns: list[str], known: bool, tmp_path: Path) -> None:
+    lines: list[str] = []
+    text = NETWORKED.replace("COLUMNS", json.dumps(columns))
+    config = parse_config(text, source=tmp_path / "run.yaml")
+    assert check_party(config, "clinic", tmp_path / "run", connect_s=None, tell=lines.append) == []
+    said = [line for line in lines if "solve" in line]
+    assert any(line.startswith("lab can solve for 455 of 455 labels") for line in said) == known
+    unknown = "shop has" if known else "lab and shop have"
+    assert any(line.startswith(f"How many features {unknown} is not known here. With 9 or more") for line in said)
+    lines.clear()
+    assert check_party(config, "lab", tmp_path / "run", connect_s=None, tell=lines.append) == []
+    assert not [line for line in lines if "solve for" in line]

@@ -1,0 +1,77 @@
+"""Over a network the label owner's console says before step 1 what each partner can solve for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.run.parties import SHORT_KEYS, finished, free_ports, start_party
+
+TEXT = """
+data: {name: breast-cancer, test_fraction: 0.9}
+parties:
+  clinic: {role: active, columns: ["mean *"], address: "127.0.0.1:PORT"}
+  lab: {role: passive, columns: ["* error"]}
+  shop: {role: passive, columns: ["worst *"]}
+model: {name: logistic-regression, init: zero, row_norm: 1.0}
+exchange: {name: EXCHANGE, encryption: {key_bits: 2048}}
+train: {epochs: 1, batch_size: 8, seed: 1, optimizer: {name: sgd, lr: 0.02}}
+network: {listen: "127.0.0.1:PORT", plaintext_on_loopback: true, meeting_s: 20}
+"""
+
+
+@pytest.mark.parametrize("exchange", ["residue", "taylor", "coordinator"])
+def test_the_label_owner_reads_it_before_step_1(exchange: str, tmp_path: Path, checkout: Path) -> None:
+    text = TEXT.replace("PORT", str(free_ports(1)[0])).replace("EXCHANGE", exchange)
+    (tmp_path / "run.yaml").write_text(text)
+    names = ["clinic", "lab", "shop", *(["coordinator"] if exchange == "coordinator" else [])]
+    said = finished(
+        {name: start_party(checkout, tmp_path, "run.yaml", name, within=SHORT_KEYS) for name in names},
+    )
+    console = " ".join(said["clinic"].split())
+    summary = json.loads((tmp_path / "runs" / "clinic" / "summary.json").read_text())
+    records = summary["solvable"][0]["of"]
+    for partner in ("lab", "shop"):
+        line = f"{partner} can solve for {records} of {records} labels after 1 epoch."
+        assert 0 <= console.find(line) < console.find("epoch 1/1")
+        assert any(note.startswith(line) for note in summary["notes"])
+        assert " labels after 1 epoch" not in said[partner]
+    assert {one["partner"]: (one["features"], one["labels"], one["exact"]) for one in summary["solvable"]} == {
+        "lab": (10, "true", True),
+        "shop": (10, "true", True),
+    }
+
+
+def test_a_leak_check_at_the_label_owner_stops_before_step_1(tmp_path: Path, checkout: Path) -> None:
+    text = TEXT.replace("PORT", str(free_ports(1)[0])).replace("EXCHANGE", "residue")
+    # So long the partners dial once more, in vain.
+    (tmp_path / "run.yaml").write_text(text.replace("meeting_s: 20", "meeting_s: 3"))
+    parties = {
+        name: start_party(
+            checkout,
+            tmp_path,
+            "run.yaml",
+            name,
+            *(["--fail-above", "0.6"] if name == "clinic" else []),
+            within=SHORT_KEYS,
+        )
+        for name in ("clinic", "lab", "shop")
+    }
+    ends = {name: (*party.communicate(timeout=60), party.returncode) for name, party in parties.items()}
+    errors = " ".join(ends["clinic"][1].split())
+    assert "leak check failed before training: leak AUC 1.0000 at least is above 0.6: lab can solve for" in errors
+    assert {name: end[2] for name, end in ends.items()} == {"clinic": 3, "lab": 2, "shop": 2}
+    assert not list((tmp_path / "runs").rglob("*.safetensors"))
+    assert not list((tmp_path / "runs").rglob("checkpoints/*"))
+
+
+@pytest.mark.parametrize(("name", "exchange"), [("lab", "residue"), ("clinic", "split")])
+def test_a_check_that_cannot_fail_is_refused(name: str, exchange: str, tmp_path: Path, checkout: Path) -> None:
+    text = TEXT.replace("PORT", str(free_ports(1)[0])).replace(
+        "{name: EXCHANGE, encryption: {key_bits: 2048}}", exchange
+    )
+    (tmp_path / "run.yaml").write_text(text)
+    _, errors = start_party(checkout, tmp_path, "run.yaml", name, "--fail-above", "0.6").communicate(timeout=60)
+    assert "splitvfl: --fail-above: " in errors
