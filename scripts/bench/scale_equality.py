@@ -184,7 +184,10 @@ def largest_difference(left: Mapping[str, Any], right: Mapping[str, Any]) -> flo
 
 
 def _figures_apart(case: Case, several: Path, one: Path) -> list[Result]:
-    apart = figures_apart(_lines(several), _lines(one))
+    # The total in one process includes the partner's features, which the label owner of a network does not hold.
+    apart = {
+        tag: value for tag, value in figures_apart(_lines(several), _lines(one)).items() if not tag.endswith("/total")
+    }
     unsteady = {tag: apart.pop(tag) for tag in list(apart) if case.defense in ON_A_LINE and tag.startswith(BY_ROUNDING)}
     worst = max(apart, key=lambda tag: apart[tag])
     # In float32 the target is that of weights: figures of losses and noise are numbers of any size.

@@ -299,5 +299,6 @@ def _check_readings(run: Path, own: PartyResult, whole: PartyResult, config: Exp
 def _figures(run: Path) -> list[dict[str, float]]:
     """What a run logged, but for what the label party of a real run cannot see: passive parties' hooks, columns."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    unseen = ("gaussian-ir", "known_without_messages", "feature_leak", "categories_", "penalty/")
+    # The total of a run in one process includes the partner's features, which the label party of a network lacks.
+    unseen = ("gaussian-ir", "known_without_messages", "feature_leak", "categories_", "penalty/", "/total")
     return [{tag: value for tag, value in line.items() if not any(part in tag for part in unseen)} for line in lines]
