@@ -185,7 +185,7 @@ def chance_of_largest(chance: float, figures: int) -> float:
 def limit_of_largest(chance: float, figures: int, *, level: float = 0.95) -> float:
     """Return what the largest of several figures that know nothing, each turned round, stays below with probability.
 
-    ½ + σz, with P(max |Z| ≤ z) = level of as many independent standard normal variables Z, and σ from
+    ½ + σz, with P(max ``|Z|`` ≤ z) = level of as many independent standard normal variables Z, and σ from
     ``chance = ½ + σ·√(2/π)``. Figures of one run depend on each other, and it is then an upper limit.
 
     Source: Šidák, Journal of the American Statistical Association 62 (1967).
