@@ -38,14 +38,13 @@ from splitvfl.claims.kinds import (
     RowNorm,
     RunPlan,
 )
-from splitvfl.claims.label_releases import EARLY_STOPPING, LABEL_RELEASES, SELECTION, LabelRelease, not_applying
+from splitvfl.claims.label_releases import EARLY_STOPPING, SELECTION, LabelRelease, not_applying
 from splitvfl.claims.rows import RowBound, broken, row_bound
 from splitvfl.claims.words import Told, in_a_clause, in_short, sentence, told
 
 __all__ = [
     "EARLY_STOPPING",
     "LABEL_CLAIMS",
-    "LABEL_RELEASES",
     "ROW_CLAIMS",
     "SELECTION",
     "Claim",

@@ -40,11 +40,6 @@ SELECTION = LabelRelease(
     "The partner sees which of its records have a label.",
     "data.unlabelled is drop, and a record is without a label",
 )
-LABEL_RELEASES = (EARLY_STOPPING, SELECTION)
-"""All of them that a run can have and that are noticed."""
-
-NOT_NOTICED = "a loss with class weights, batches or a division of records that were made from labels outside splitvfl"
-"""What else would void it, and cannot be noticed."""
 
 
 def not_applying(releases: Sequence[LabelRelease]) -> str:

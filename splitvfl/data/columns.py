@@ -227,8 +227,7 @@ class PartyData:
         provenance: How the table's columns became numbers; ``None``: they came as numbers, and nobody knows.
         doubts: Columns that may not be what they were taken for, for people to look at.
         shards: How its records are divided, where they lie in shards; ``None``: they are one table.
-        from_labels: What of its records is made from labels and seen by partners, by the names of
-            :data:`splitvfl.claims.LABEL_RELEASES`.
+        selected_by_label: Whether records were left out as they have no label, which partners see.
     """
 
     name: str
@@ -241,7 +240,7 @@ class PartyData:
     provenance: Provenance | None = None
     doubts: tuple[Doubt, ...] = ()
     shards: Shards | None = None
-    from_labels: tuple[str, ...] = ()
+    selected_by_label: bool = False
 
     def __repr__(self) -> str:
         """Return its name, and how much it holds."""

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from splitvfl.claims import SELECTION
 from splitvfl.data.cell_format import Origin
 from splitvfl.data.columns import PartyData, Provenance, VerticalData
 from splitvfl.data.doubts import DoubtWarning, doubts_of, in_words, label_doubts
@@ -100,7 +99,7 @@ def from_tables(
     taken = [table.taken(rows[table.name][used]) for table in tables]
     data = _divided(taken, specs, description=f"{_described(tables, rows, label)}{left_out(used)}")
     if not used.all():
-        data = replace(data, active=replace(data.active, from_labels=(SELECTION.name,)))
+        data = replace(data, active=replace(data.active, selected_by_label=True))
     _tell_doubts(data)
     return data
 

@@ -15,7 +15,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from splitvfl.claims import SELECTION
 from splitvfl.data.cell_format import CellFormat, Origin, column_units, numbers_in_text, read_cells
 from splitvfl.data.columns import Columns, PartyData, Provenance, Records, VerticalData
 from splitvfl.data.doubts import Doubt, doubts_of, label_doubts
@@ -187,7 +186,7 @@ def _divided(spec: TableSpec, parties: Sequence[PartyClaim], table: pa.Table, or
             doubts += label_doubts(table, spec.label)
         held[party.name] = party_of(party.name, columns, encoded, train, test, provenance, doubts)
         if party.role == "active" and not used.all():
-            held[party.name] = replace(held[party.name], from_labels=(SELECTION.name,))
+            held[party.name] = replace(held[party.name], selected_by_label=True)
     active = next(party.name for party in parties if party.role == "active")
     return VerticalData(
         name=Path(name).stem,

@@ -130,7 +130,7 @@ class HashEncoder(msgspec.Struct, frozen=True, kw_only=True, tag="buckets", tag_
 Encoder = NumericEncoder | VocabularyEncoder | HashEncoder
 
 
-class LabelSchema(msgspec.Struct, frozen=True, kw_only=True):
+class LabelSchema(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The label column, at the active party.
 
     Attributes:
@@ -139,12 +139,14 @@ class LabelSchema(msgspec.Struct, frozen=True, kw_only=True):
         values: The values in sorted order: two in a binary task, as many as classes in a multi-class one, none in
             regression.
         positive: Position in ``values`` of the positive class; ``None`` but in a binary task.
+        left_out: Records that were left out as they have no label; 0 where an earlier version ingested, too.
     """
 
     column: str
     kind: Kind
     values: tuple[float | str, ...]
     positive: int | None
+    left_out: int = 0
 
 
 class IdRule(msgspec.Struct, frozen=True, kw_only=True):

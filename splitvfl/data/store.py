@@ -154,6 +154,7 @@ def _party_data(folder: Path, schema: PartySchema) -> PartyData:
         field_names=schema.field_names,
         provenance=Provenance(tables=folder),
         doubts=doubts_of_encoders(schema.encoders, schema.rows.get("train", 0)),
+        selected_by_label=schema.label is not None and schema.label.left_out > 0,
     )
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from splitvfl.claims import EARLY_STOPPING, LABEL_RELEASES, LabelRelease, RunPlan
+from splitvfl.claims import EARLY_STOPPING, SELECTION, LabelRelease, RunPlan
 from splitvfl.crypto.refusals import Refusals
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.cut.chain import ActivationDefenses, DefenseChain
@@ -733,8 +733,8 @@ class ActiveParty(Party):
     @property
     def label_releases(self) -> tuple[LabelRelease, ...]:
         """What partners see beside messages that is made from labels: each voids a guarantee for the whole run."""
-        named = {*self.data.from_labels, *([EARLY_STOPPING.name] if self.patience is not None else [])}
-        return tuple(release for release in LABEL_RELEASES if release.name in named)
+        found = ((EARLY_STOPPING, self.patience is not None), (SELECTION, self.data.selected_by_label))
+        return tuple(release for release, happens in found if happens)
 
     def connect(self, passive: str) -> CutLayer:
         """Return a new cut layer towards a passive party."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from splitvfl.claims import LABEL_RELEASES, not_applying
+from splitvfl.claims import EARLY_STOPPING, SELECTION, LabelRelease, not_applying
 from splitvfl.data.load import load
 from splitvfl.defenses import (
     AbstainingResponse,
@@ -53,19 +53,22 @@ def test_what_is_promised_of_one_message_stays() -> None:
     assert VOID not in " ".join(claims_in_words([stopped]))
 
 
-@pytest.mark.parametrize(("missing", "found"), [("", ("selection of records by label",)), ("1", ())])
-def test_records_left_out_by_their_label_void_it(tmp_path: Path, missing: str, found: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("missing", "found"), [("", (SELECTION,)), ("1", ())])
+def test_records_left_out_by_their_label_void_it(tmp_path: Path, missing: str, found: tuple[LabelRelease, ...]) -> None:
     path = tmp_path / "shop.csv"
     rows = [f"{number % 7},{number % 5},{number % 2}" for number in range(60)]
     path.write_text("\n".join(["age,usage,bought", *rows, f"3,4,{missing}"]))
     data = load("table", path=path, label="bought", unlabelled="drop", active="age", passive={"lab": "usage"})
 
-    assert data.active.from_labels == found
-    assert data["lab"].from_labels == ()
+    trainer = small_trainer(("lab",), defenses=[RandomisedResponse(epsilon=1.0)])
+    trainer.active.data = data.active
+
+    assert trainer.active.label_releases == found
+    assert not data["lab"].selected_by_label
+    (said,) = promised_in_short([trainer.active], epochs=3)
+    assert ("does not apply: selection of records by label" in said) == bool(found)
 
 
 def test_each_release_is_named_once() -> None:
-    names = [release.name for release in LABEL_RELEASES]
-
-    assert len({*names}) == len(names)
-    assert not_applying(LABEL_RELEASES).endswith(f"{' and '.join(names)} are made from labels")
+    said = not_applying((EARLY_STOPPING, SELECTION))
+    assert said.endswith("does not apply: early stopping and selection of records by label are made from labels")

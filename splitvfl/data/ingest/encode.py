@@ -201,6 +201,7 @@ def _party_schema(
 ) -> PartySchema:
     encoders = tuple(learned.encoders[name] for name in party.columns)
     coded = learned.of(party)
+    label = None if learned.label is None else msgspec.structs.replace(learned.label, left_out=plan.unlabelled)
     return PartySchema(
         name=party.name,
         role=party.role,
@@ -212,7 +213,7 @@ def _party_schema(
         field_names=tuple(coded.fields),
         field_sizes=tuple(coded.fields.values()),
         encoders=encoders,
-        label=learned.label if party.role == "active" else None,
+        label=label if party.role == "active" else None,
         agreed=_agreed(plan, survey),
         id_fingerprints=written.id_fingerprints,
         dummies=written.dummies,

@@ -583,6 +583,8 @@ def test_records_without_a_label_are_left_out_and_counted(suffix: str, tmp_path:
     for name in ours:
         np.testing.assert_array_equal(ours[name], theirs[name])
     assert "left out: 10" in open_tables(tmp_path / "gappy").description
+    # Partners see which records are there, and that is made from labels.
+    assert [open_tables(tmp_path / name).active.selected_by_label for name in ("gappy", "whole")] == [True, False]
     with pytest.raises(DataError, match=r"column 'y': there is no label \(see unlabelled\)"):
         ingest(tmp_path / f"t.{suffix}", out=tmp_path / "refused", **settings)
 
