@@ -243,9 +243,10 @@ class DataConfig(Settings):
         drop: Columns to leave out, as names and patterns.
         id_column: Column that names the records; without one they are numbered.
         aligned: The folder that ``splitvfl align`` wrote: its records, in its order.
-        test_fraction: Share of the records that the model is tested on.
-        split_seed: Decides which these are.
-        split_column: Column that says which these are, in place of chance.
+        test_fraction: Expected share of the records that the model is tested on.
+        split_seed: Decides, with each record's id alone, which these are.
+        split_column: Column that says which these are, in place of chance. It must not be made from labels: the partner
+            sees which records are tested, and a division made from labels reveals them.
         test_value: What it says of test records.
         scale: How numeric columns are scaled, by what training records show. ``standard``: mean 0, standard deviation
             1; ``minmax``: to [0, 1]; ``log1p``: sign(x) · log(1 + abs(x)), then as ``standard``; ``none``: not at all.

@@ -181,16 +181,20 @@ def check_split(labels: Labels, train: Rows, test: Rows, *, task: TaskName, sour
     """Check that what is tested can have been learned.
 
     Raises:
-        DataError: If a binary task's training rows hold one class only, or a class occurs in test rows alone.
+        DataError: If training rows, or a binary task's test rows, hold one class only, or a class occurs in test rows
+            alone.
     """
     if task == "regression":
         return
-    learned = np.unique(labels[train])
+    otherwise = f"; divide the rows otherwise: {setting('split_seed')} or {setting('test_fraction')}"
+    learned, measured = np.unique(labels[train]), np.unique(labels[test])
     if len(learned) < 2:
-        raise DataError(f"all {len(train)} training rows have one class in {source}; two or more are needed")
-    unseen = np.setdiff1d(labels[test], learned)
+        raise DataError(f"all training rows have one class in {source}; two or more are needed{otherwise}")
+    unseen = np.setdiff1d(measured, learned)
     if unseen.size:
-        raise DataError(f"class {unseen[0]:g} (in sorted order, from 0) of {source} occurs in test rows only")
+        raise DataError(f"{class_named(unseen[0], labels)} of {source} occurs in test rows only{otherwise}")
+    if task == "binary" and len(measured) < 2:
+        raise DataError(f"all test rows have one class in {source}; a test AUC needs both{otherwise}")
 
 
 def _shown(values: Sequence[Any], limit: int = 8) -> str:

@@ -20,10 +20,10 @@ from splitvfl.data.columns import Columns, PartyData, Provenance, Records, Verti
 from splitvfl.data.doubts import Doubt, doubts_of, label_doubts
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.fitting import fit_encoding
-from splitvfl.data.id_column import ids_in_table, whole_number
+from splitvfl.data.id_column import ids_in_table, numbers_of, whole_number
 from splitvfl.data.id_rules import FIRST_RULE
 from splitvfl.data.labels import Labels, check_split, left_out, read_labels, with_label
-from splitvfl.data.old_ids import record_ids
+from splitvfl.data.old_ids import of_file, record_ids
 from splitvfl.data.partition import REST, ColumnClaim
 from splitvfl.data.plain_columns import declared_categories
 from splitvfl.data.ranges import as_ranges
@@ -31,7 +31,7 @@ from splitvfl.data.sets import DATA_SETS, TABLES, DataSet, digit_labels, file_of
 from splitvfl.data.sources import open_one, origin_of, read_whole
 from splitvfl.data.spec import Division, PartyClaim, TableSpec, check_parties
 from splitvfl.data.spelling import setting
-from splitvfl.data.split import random_split, split_by_column
+from splitvfl.data.split import split_by_column, split_by_ids
 from splitvfl.data.store import open_tables
 from splitvfl.data.tables import Rows, column_of, did_you_mean, is_text
 from splitvfl.errors import ArgumentError, DataError
@@ -74,7 +74,7 @@ def load(
 
     >>> data = load("breast-cancer", active="mean *", passive={"lab": "rest"})
     >>> data.active.width, data["lab"].width, data["lab"].train.count, data["lab"].test.count
-    (10, 20, 455, 114)
+    (10, 20, 440, 129)
     """
     given = {key: value for key, value in settings.items() if value is not None}
     _check_settings(given)
@@ -169,7 +169,7 @@ def _divided(spec: TableSpec, parties: Sequence[PartyClaim], table: pa.Table, or
         )
         target = column_of(table, spec.label, source=source)
     labels, classes = read_labels(target, task=spec.task, positive=spec.positive, source=where)
-    split = split_rows(spec, table, labels, source)
+    split = split_rows(spec, table, source)
     check_split(labels, *split, task=spec.task, source=where)
     ids = ids_of_rows(table, spec, source)
     held: dict[str, PartyData] = {}
@@ -330,25 +330,36 @@ def _of_digit(spec: TableSpec, table: pa.Table, digit: int | None, source: str) 
     return replace(spec, task="multiclass" if digit is None else spec.task), table
 
 
-def split_rows(spec: TableSpec, table: pa.Table, labels: Labels, source: str) -> tuple[Rows, Rows]:
-    """Return the training and the test rows of a table whose labels are known, each ascending.
+def split_rows(spec: TableSpec, table: pa.Table, source: str) -> tuple[Rows, Rows]:
+    """Return the training and the test rows of a table, each ascending: by its split column, or else by its ids.
 
     Raises:
-        DataError: If there are too few of a class, or the split column says nothing.
+        DataError: If a part is empty, an id is missing or there twice, or the split column says nothing.
     """
     if spec.split_column is None:
-        stratified = spec.task != "regression"
-        where = f"label column {spec.label!r} of {source}"
-        return random_split(
-            labels, test_fraction=spec.test_fraction, seed=spec.split_seed, stratified=stratified, source=where
-        )
+        ids = numbers_of_rows(table, spec, source)
+        return split_by_ids(ids, test_fraction=spec.test_fraction, seed=spec.split_seed, source=source)
     column = column_of(table, spec.split_column, source=source)
     where = f"split column {spec.split_column!r} of {source}"
     return split_by_column(column, test_value=spec.test_value, source=where)
 
 
+def numbers_of_rows(table: pa.Table, spec: TableSpec, source: str) -> Rows:
+    """Return the numbers by which every party knows the rows of a table: those of their ids, or else from 0.
+
+    Raises:
+        DataError: If an id is missing or there twice, or two ids have one number.
+    """
+    if spec.id_column is None:
+        return np.arange(table.num_rows, dtype=np.int64)
+    cells = column_of(table, spec.id_column, source=source)
+    if spec.id_rule == FIRST_RULE:
+        return of_file(cells, source=f"id column {spec.id_column!r} of {source}")
+    return numbers_of(cells, spec.id_column, source)
+
+
 def ids_of_rows(table: pa.Table, spec: TableSpec, source: str) -> Rows:
-    """Return the numbers by which the rows of a table are known: its ids if all are whole numbers, else from 0.
+    """Return the numbers by which rows are known in one process: their ids if all are whole numbers, else from 0.
 
     Raises:
         DataError: If an id is missing or there twice.

@@ -16,16 +16,14 @@ from splitvfl.data.columns import PartyData, Provenance, Records, TaskName
 from splitvfl.data.doubts import doubts_of, label_doubts
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.hashing import are_tested
-from splitvfl.data.id_column import numbers_of
-from splitvfl.data.id_rules import FIRST_RULE
 from splitvfl.data.labels import Labels, are_missing, check_split, read_labels
-from splitvfl.data.load import as_written, check_input, fit, party_of, read_source, records_of
+from splitvfl.data.load import as_written, check_input, fit, numbers_of_rows, party_of, read_source, records_of
 from splitvfl.data.named_rows import rows_called
-from splitvfl.data.old_ids import of_file
 from splitvfl.data.partition import REST
 from splitvfl.data.schema import PARTS, Part, Role
 from splitvfl.data.spec import PartyClaim, TableSpec
 from splitvfl.data.spelling import setting
+from splitvfl.data.split import check_both_parts
 from splitvfl.data.tables import Rows, column_of
 from splitvfl.errors import ArgumentError, DataError
 
@@ -81,14 +79,14 @@ def load_party(spec: TableSpec, party: PartyClaim, *, aligned: str | os.PathLike
     division = spec.divide(table.column_names, _with_nobody(party), source=source)
     table, written = as_written(spec, division, table, division.held[name], origin)
     if alignment is None:
-        order = _file_order(table, spec, source)
+        order = RecordOrder(numbers_of_rows(table, spec, source), np.arange(table.num_rows, dtype=np.int64))
     else:
         alignment.check_source(spec.source)
         order = RecordOrder.of(alignment)
         table, source = order.taken(table), f"{source} (rows counted as they are aligned)"
     tested = are_tested(order.ids, seed=spec.split_seed, fraction=spec.test_fraction)
     split = np.flatnonzero(~tested[order.real]), np.flatnonzero(tested[order.real])
-    _check_parts(name, split, spec.test_fraction)
+    check_both_parts(sum(map(len, split)), len(split[1]), test_fraction=spec.test_fraction, source=name)
     held, called = division.held[name], spec.id_column
     with rows_called(called, None if called is None else table.column(called)):
         labels, classes = _labels(spec, table, source, split)
@@ -167,26 +165,6 @@ class RecordOrder:
     def taken(self, table: pa.Table) -> pa.Table:
         """Return the rows of the file's table that are no dummies, in their order."""
         return table.take(pa.array(self.rows[self.real])).combine_chunks()
-
-
-def _file_order(table: pa.Table, spec: TableSpec, source: str) -> RecordOrder:
-    rows = np.arange(table.num_rows, dtype=np.int64)
-    if spec.id_column is None:
-        return RecordOrder(rows, rows)
-    column = column_of(table, spec.id_column, source=source)
-    if spec.id_rule != FIRST_RULE:
-        return RecordOrder(numbers_of(column, spec.id_column, source), rows)
-    return RecordOrder(of_file(column, source=f"id column {spec.id_column!r} of {source}"), rows)
-
-
-def _check_parts(name: str, split: tuple[Rows, Rows], test_fraction: float) -> None:
-    train, test = map(len, split)
-    if not train or not test:
-        part = "training" if test else "test"
-        raise DataError(
-            f"{name} has no {part} record among {train + test} with {setting('test_fraction', test_fraction)}; "
-            "expected more records"
-        )
 
 
 def _labels(spec: TableSpec, table: pa.Table, source: str, split: Sequence[Rows]) -> tuple[Labels | None, int]:

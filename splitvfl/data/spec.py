@@ -79,9 +79,10 @@ class TableSpec(Encoding):
             joined; ``"error"`` refuses them.
         id_column: Column that names the records; default: their numbers from 0.
         drop: Columns that nobody gets, as names and patterns; applied before any claim.
-        test_fraction: Share of test records, in (0, 1).
-        split_seed: Decides which, from 0 to 2⁶⁴ − 1.
-        split_column: Column that decides it instead.
+        test_fraction: Expected share of test records, in (0, 1).
+        split_seed: Decides which, with each record's id alone, from 0 to 2⁶⁴ − 1.
+        split_column: Column that decides it instead. It must not be made from labels: the partner sees which records are
+            tested, and infers labels from such a division.
         test_value: What that column holds in test rows.
         scale_columns: Columns that are scaled otherwise, by scale.
         ranges: Public bounds of every numeric column, to be used in place of what training rows show: the path of a

@@ -2,74 +2,59 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from splitvfl.data.labels import Labels, class_named
+from splitvfl.data.hashing import are_tested
 from splitvfl.data.spelling import setting
 from splitvfl.data.tables import Rows
 from splitvfl.errors import ArgumentError, DataError
 
 
-def random_split(
-    labels: Labels, *, test_fraction: float, seed: int, stratified: bool, source: str = "the label column"
+def split_by_ids(
+    ids: npt.NDArray[np.int64], *, test_fraction: float, seed: int, source: str = "the table"
 ) -> tuple[Rows, Rows]:
-    """Return positions of training and test rows, each ascending.
+    """Return positions of training and test rows, each ascending; each id and the seed decide, and nothing else.
+
+    The rule is :func:`splitvfl.data.hashing.are_tested`, in one process, at a party of a network and in ``splitvfl
+    ingest`` alike. No label enters it: the partner sees which records are tested, and a division made from labels
+    reveals them.
 
     A stratified division is made from labels and reveals them to everybody who sees it: counts of the classes and the
     seed give an AUC of 0.83 and more. No guarantee covers that.
 
     Args:
-        labels: One per row.
-        test_fraction: Share of the rows to test on, in (0, 1).
-        seed: Decides which.
-        stratified: Keep the classes' proportions in both parts.
-        source: What to call the labels in messages.
+        ids: One per row, all different, ``(n,)``.
+        test_fraction: Expected fraction of test rows, in (0, 1).
+        seed: Decides which, from 0 to 2⁶⁴ − 1.
+        source: What to call the rows in messages.
 
     Raises:
         ArgumentError: If the fraction lies outside (0, 1).
-        DataError: If there are too few rows, in total or of one class.
+        DataError: If a part is empty.
     """
     if not 0 < test_fraction < 1:
         raise ArgumentError(f"expected test_fraction in (0, 1), got {test_fraction}")
-    _check_enough(labels, test_fraction, stratified, source)
-    # Takes a second to import, which `splitvfl --help` need not wait for.
-    from sklearn.model_selection import train_test_split
+    tested = are_tested(ids, seed=seed, fraction=test_fraction)
+    check_both_parts(len(ids), int(tested.sum()), test_fraction=test_fraction, source=source)
+    return np.flatnonzero(~tested), np.flatnonzero(tested)
 
-    train, test = train_test_split(
-        np.arange(len(labels)),
-        test_size=test_fraction,
-        random_state=seed,
-        stratify=labels if stratified else None,
+
+def check_both_parts(rows: int, tested: int, *, test_fraction: float | None, source: str) -> None:
+    """Check that rows divided by their ids give both parts a row.
+
+    Raises:
+        DataError: If not.
+    """
+    if 0 < tested < rows:
+        return
+    part, change = ("training", "a smaller") if tested else ("test", "a larger")
+    raise DataError(
+        f"{source} has no {part} record among {rows} with {setting('test_fraction', test_fraction)}, as each id "
+        f"decides by itself; give another {setting('split_seed')}, {change} {setting('test_fraction')}, or more records"
     )
-    return np.sort(train), np.sort(test)
-
-
-def _check_enough(labels: Labels, test_fraction: float, stratified: bool, source: str) -> None:
-    """Check that both parts get a record, and where classes keep their proportions, one of each class."""
-    classes, counts = np.unique(labels, return_counts=True) if stratified else (labels[:1], np.array([len(labels)]))
-    if stratified and counts.min(initial=2) < 2:
-        single = classes[counts.argmin()]
-        row = int(np.flatnonzero(labels == single)[0])
-        error = DataError(
-            f"{source} has one record of {class_named(single, labels)}, in row {row} (from 0); it needs 2 at least, "
-            "one to train on and one to test on"
-        )
-        error.row = row
-        raise error
-    tested = math.ceil(test_fraction * len(labels))
-    needed = max(len(classes) if stratified else 1, 1)
-    parts = {"test": tested, "training": len(labels) - tested}
-    for part, records in parts.items():
-        if records < needed:
-            of_each = f"{needed} at least, one of each class" if needed > 1 else "one at least"
-            raise DataError(
-                f"{len(labels)} records with {setting('test_fraction', test_fraction)} make {records} {part} records; "
-                f"expected {of_each}"
-            )
 
 
 def split_by_column(column: pa.Array, *, test_value: object, source: str) -> tuple[Rows, Rows]:

@@ -349,7 +349,7 @@ class TestFrames:
 class TestNewRecords:
     def test_they_are_read_as_the_training_was(self, tmp_path: Path) -> None:
         path = write(tmp_path, with_cells(COMMAS, _5="?"), delimiter=";")
-        data = loaded(path, decimal=",", missing_values=["?"], missing="indicator")
+        data = loaded(path, decimal=",", missing_values=["?"], missing="indicator", split_seed=1)
         parties = [data.active, data["lab"]]
         frame = pd.DataFrame({"id": [1, 2, 3], "a": ["1.5", "2,5", "?"], "b": [1, 2, 3]})
 

@@ -101,6 +101,8 @@ def test_what_is_tested_must_have_been_learned() -> None:
     check_split(labels, np.array([0, 1, 4]), np.array([2, 3]), task="multiclass", source="y")
     with pytest.raises(DataError, match=r"class 2 .* of y occurs in test rows only"):
         check_split(labels, np.array([0, 1, 2]), np.array([3, 4]), task="multiclass", source="y")
-    with pytest.raises(DataError, match="all 2 training rows have one class in y"):
+    with pytest.raises(DataError, match=r"all training rows have one class in y.*split_seed"):
         check_split(labels.astype(np.float32), np.array([0, 2]), np.array([1]), task="binary", source="y")
+    with pytest.raises(DataError, match=r"all test rows have one class in y; .*split_seed"):
+        check_split(labels.astype(np.float32), np.array([0, 1]), np.array([2]), task="binary", source="y")
     check_split(np.array([1.0, 2.0], np.float32), np.array([0]), np.array([1]), task="regression", source="y")

@@ -252,14 +252,16 @@ def test_what_cannot_be_columns_is_refused_where_it_is_used_and_can_be_left_out(
     chosen: dict[str, Any] = {"label": "y", "id_column": "id", "test_fraction": 0.3}
 
     with pytest.raises(DataError, match=message):
-        from_tables(active=active, passive={"lab": table.drop_columns("y")}, label="y", id="id")
+        from_tables(active=active, passive={"lab": table.drop_columns("y")}, label="y", id="id", test_fraction=0.3)
     with pytest.raises(DataError, match=message):
         load("table", path=tmp_path / "t.parquet", **chosen)
     with pytest.raises(DataError, match=message):
         ingest(tmp_path / "t.parquet", out=tmp_path / "tables", active=(), passive={"lab": "rest"}, **chosen)
 
     drop = "emb*"
-    data = from_tables(active=active, passive={"lab": table.drop_columns("y")}, label="y", id="id", drop=drop)
+    data = from_tables(
+        active=active, passive={"lab": table.drop_columns("y")}, label="y", id="id", drop=drop, test_fraction=0.3
+    )
     assert data["lab"].column_names == ("x",)
     assert load("table", path=tmp_path / "t.parquet", drop=drop, **chosen)["passive"].column_names == ("x",)
     ingest(tmp_path / "t.parquet", out=tmp_path / "tables", passive={"lab": "rest"}, drop=drop, **chosen)

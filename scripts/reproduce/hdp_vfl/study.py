@@ -19,7 +19,7 @@ from torch import Tensor
 
 from scripts.reproduce.hdp_vfl import published
 from scripts.reproduce.shared.settings import Settings, data_folder
-from splitvfl.data.split import random_split
+from scripts.reproduce.shared.stratified import stratified_split
 from splitvfl.learning.randomness import derive_seed
 
 Source = Literal["breast", "credit", "adult"]
@@ -147,8 +147,8 @@ def table_of(problem: Problem, seed: int) -> Table:
         seed: Of the split.
     """
     raw = _raw(problem.source, problem.path)
-    train, test = random_split(
-        raw.labels, test_fraction=_TEST_FRACTION, seed=derive_seed(seed, _SPLIT_PURPOSE) % 2**32, stratified=True
+    train, test = stratified_split(
+        raw.labels, test_fraction=_TEST_FRACTION, seed=derive_seed(seed, _SPLIT_PURPOSE) % 2**32
     )
     if problem.rows:
         # A split is in the order of the table, and a table may be in an order of its own.

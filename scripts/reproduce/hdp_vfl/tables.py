@@ -15,8 +15,8 @@ from torch import Tensor
 
 from scripts.reproduce.hdp_vfl.study import ADULT, BREAST, FILES, Problem, table_of
 from scripts.reproduce.shared.settings import data_folder
+from scripts.reproduce.shared.stratified import stratified_split
 from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
-from splitvfl.data.split import random_split
 from splitvfl.learning.randomness import derive_seed
 
 ACTIVE, PASSIVE = "label-party", "passive"
@@ -101,11 +101,11 @@ def data_of(target: Target, seed: int, *, validated: bool, rows: int = 0) -> Ver
 def _divided(
     chosen: npt.NDArray[np.int64], labels: Tensor, seed: int, task: str
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    train, test = random_split(
+    train, test = stratified_split(
         labels[torch.from_numpy(chosen)].numpy(),
         test_fraction=_TEST_FRACTION,
         seed=derive_seed(seed, _PURPOSE) % 2**32,
-        stratified=task == "binary",
+        by_class=task == "binary",
     )
     return chosen[train], chosen[test]
 

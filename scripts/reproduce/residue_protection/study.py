@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from scripts.reproduce.shared.settings import Settings, data_folder
+from scripts.reproduce.shared.stratified import stratified_split
 from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
-from splitvfl.data.split import random_split
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.split import Split
 from splitvfl.hooks import Attack, Defense
@@ -151,9 +151,7 @@ def table_of(problem: Problem, seed: int) -> Table:
         seed: Of the split.
     """
     rows, labels, names = _raw(problem.source, problem.path)
-    train, test = random_split(
-        labels, test_fraction=_TEST_FRACTION, seed=derive_seed(seed, _SPLIT_PURPOSE) % 2**32, stratified=True
-    )
+    train, test = stratified_split(labels, test_fraction=_TEST_FRACTION, seed=derive_seed(seed, _SPLIT_PURPOSE) % 2**32)
     if problem.rows:
         # A split is in the order of the table, and a table may be in an order of its own.
         train, test = (_some(part, problem.rows, seed) for part in (train, test))

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from scripts.reproduce.shared.settings import Settings, data_folder
+from scripts.reproduce.shared.stratified import stratified_split
 from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
 from splitvfl.data.load import load
-from splitvfl.data.split import random_split
 from splitvfl.exchange.oracle import Oracle
 from splitvfl.hooks import Attack
 from splitvfl.learning.randomness import PartyRandom, derive_seed
@@ -190,7 +190,7 @@ def _digit_images(seed: int) -> tuple[Matrix, Matrix, Matrix, Matrix]:
 
     images, digits = load_digits(n_class=2, return_X_y=True)
     images, labels = (images / 16).astype(np.float32), digits.astype(np.float32)
-    train, test = random_split(labels, test_fraction=0.2, seed=seed, stratified=True)
+    train, test = stratified_split(labels, test_fraction=0.2, seed=seed)
     return images[train], labels[train], images[test], labels[test]
 
 

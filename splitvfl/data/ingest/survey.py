@@ -42,6 +42,7 @@ from splitvfl.data.schema import (
 )
 from splitvfl.data.sources import cells_at, chunks
 from splitvfl.data.spelling import setting
+from splitvfl.data.split import check_both_parts
 from splitvfl.data.vocabulary import (
     COUNT_BUDGET,
     BucketCoder,
@@ -453,15 +454,13 @@ def check_parts(plan: Plan, rows: int, tested: int) -> None:
     """
     if plan.split.rule == "all-test" or 0 < tested < rows:
         return
-    part = "test" if tested else "training"
     if plan.split.rule == "column":
+        part = "test" if tested else "training"
         raise DataError(
             f"split column {plan.split.column!r}: all {rows} rows are {part} rows; expected {plan.split.value!r} in "
             "some and not in others"
         )
-    raise DataError(
-        f"all {rows} rows are {part} rows with {setting('test_fraction', plan.split.fraction)}; expected more rows"
-    )
+    check_both_parts(rows, tested, test_fraction=plan.split.fraction, source="the table")
 
 
 def _check_repeats(sources: Sequence[Source], plan: Plan, ids: Path, column: str, scratch: Path) -> None:

@@ -455,7 +455,7 @@ GOOD = tuple(f"{number},{number % 2},{number}.5,x" for number in range(60))
             r"column 'n' holds values too large to be scaled \(-1e\+200 to 1e\+200\); try scale log1p",
         ),
         ((), {}, "t.csv has a header and no rows"),
-        (GOOD[:2], {}, "all 2 rows are"),
+        (GOOD[:2], {}, "no test record among 2"),
         (GOOD, {"label": "why"}, r"no column 'why' in t.csv, which should be the label; did you mean 'y'|there are"),
         (GOOD, {"passive": {}}, "no party claims 'c'"),
         (GOOD, {"passive": {"ads": "nothing*"}}, r"no column 'nothing\*' in t.csv"),
