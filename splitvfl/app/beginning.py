@@ -16,7 +16,7 @@ import msgspec
 
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import PartyData
-from splitvfl.data.id_rules import FIRST_RULE, ID_RULE, RuleVersion
+from splitvfl.data.id_rules import FIRST_RULE, ID_RULE, RuleVersion, SplitBy
 from splitvfl.report.provenance import (
     BEGUN_FILE,
     PartyRecord,
@@ -40,6 +40,7 @@ class _Noted(msgspec.Struct):
     started: str
     key: str
     id_rule: Literal["1", "2"] = "1"
+    split_by: SplitBy = "labels"
 
 
 @dataclass(frozen=True)
@@ -50,20 +51,25 @@ class Beginning:
         started: UTC, as in ``2026-05-04T16:05:06Z``; empty if an older version began it.
         key: 32 random bytes.
         id_rule: Version of the rule for ids (:mod:`splitvfl.data.id_column`).
+        split_by: What divides its records where one process loads them.
     """
 
     started: str
     key: bytes
     id_rule: RuleVersion = ID_RULE
+    split_by: SplitBy = "ids"
 
     @classmethod
-    def noted(cls, folder: Path, *, going_on: bool, id_rule: RuleVersion = ID_RULE) -> Beginning:
+    def noted(
+        cls, folder: Path, *, going_on: bool, id_rule: RuleVersion = ID_RULE, split_by: SplitBy = "ids"
+    ) -> Beginning:
         """Return when a run began: now, which is noted in its folder, or what was noted when it did.
 
         Args:
             folder: The run's.
             going_on: Whether it goes on.
             id_rule: Version of the rule that its ids are read by, where nothing was noted.
+            split_by: What divides its records, likewise.
 
         Raises:
             CheckpointError: If the note is damaged.
@@ -72,7 +78,7 @@ class Beginning:
         path = folder / BEGUN_FILE
         if going_on and (found := cls.read(path)) is not None:
             return found
-        begun = cls("" if going_on else now(), secrets.token_bytes(_KEY_BYTES), id_rule)
+        begun = cls("" if going_on else now(), secrets.token_bytes(_KEY_BYTES), id_rule, split_by)
         begun._write(path)
         return begun
 
@@ -87,12 +93,15 @@ class Beginning:
         file = UntrustedFile(path=path, most=1 << 20, remedy=anew)
         noted = file.json(_Noted)
         try:
-            return None if noted is None else cls(noted.started, _key_of(noted.key), _RULES[noted.id_rule])
+            return (
+                None if noted is None else cls(noted.started, _key_of(noted.key), _RULES[noted.id_rule], noted.split_by)
+            )
         except ValueError as error:
             raise file.refused(error) from error
 
     def _write(self, path: Path, **more: str) -> None:
-        noted = {"started": self.started, "key": self.key.hex(), "id_rule": str(self.id_rule), **more}
+        noted = {"started": self.started, "key": self.key.hex(), "id_rule": str(self.id_rule)}
+        noted |= {"split_by": self.split_by, **more}
         write_whole(path, json.dumps(noted).encode())
 
     def provenance(
@@ -143,7 +152,9 @@ def with_ids_of(config: ExperimentConfig, folder: Path) -> ExperimentConfig:
         CheckpointError: If the note of its beginning is damaged.
     """
     begun = Beginning.read(folder / BEGUN_FILE)
-    return config.keeping_ids(FIRST_RULE if begun is None else begun.id_rule)
+    if begun is None:
+        return config.keeping_ids(FIRST_RULE, "labels")
+    return config.keeping_ids(begun.id_rule, begun.split_by)
 
 
 def _key_of(noted: str) -> bytes:

@@ -801,7 +801,7 @@ def run_party(
         # Others hear of an error before the earlier run is brought back: that waits until they have left their folders.
         with replacing(folder, anew=not going_on, notify=notify) as run.replacing, telling(team):
             write_config(folder, config_to_yaml(config), private=config.hides_columns)
-            begun = Beginning.noted(folder, going_on=going_on, id_rule=config.id_rule)
+            begun = Beginning.noted(folder, going_on=going_on, id_rule=config.id_rule, split_by=config.split_by)
             begin_others(team)
             check_workers_alike(team, name, alike(config, run.settings.data, overwrite=overwrite))
             written: int | None = None

@@ -483,7 +483,7 @@ def run_experiment(
     # Only now, and not for good: an earlier run is not given up for one that cannot start, or ends early.
     with replacing(folder, anew=not resume, notify=notify) as trainer.replacing:
         write_config(folder, config_to_yaml(config), private=config.hides_columns)
-        begun = Beginning.noted(folder, going_on=resume, id_rule=config.id_rule)
+        begun = Beginning.noted(folder, going_on=resume, id_rule=config.id_rule, split_by=config.split_by)
         for line in experiment.told_before(trainer, observed, agreed):
             notify(line)
         trainer.tell(said_of_labels)
@@ -683,8 +683,10 @@ def run_variants(
     """
     begun = next((variant.folder for variant in planned if resume and has_checkpoint(variant.folder)), None)
     if begun is not None:
-        rule = with_ids_of(planned[0].config, begun).id_rule
-        planned = [replace(variant, config=variant.config.keeping_ids(rule)) for variant in planned]
+        kept = with_ids_of(planned[0].config, begun)
+        planned = [
+            replace(variant, config=variant.config.keeping_ids(kept.id_rule, kept.split_by)) for variant in planned
+        ]
     bench = prepare(planned[0].config)
     for variant in {variant.label: variant for variant in planned}.values():
         Experiment(variant.config, bench)  # what cannot be trained is refused before hours go into the others

@@ -98,7 +98,7 @@ def _load(config: ExperimentConfig) -> VerticalData:
     active = parties.pop(config.active)
     options = {name: getattr(data, name) for name in DataConfig.model_fields if name not in _NO_OPTIONS}
     options |= {"label": active.label or data.label, "categorical": _encoding_of(data, config.model.recipe)}
-    options |= {"text_columns": data.text, "id_rule": config.id_rule}
+    options |= {"text_columns": data.text, "id_rule": config.id_rule, "split_by": config.split_by}
     try:
         if active.path is not None:
             return _joined(config, options)

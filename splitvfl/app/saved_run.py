@@ -39,7 +39,7 @@ from splitvfl.data.drift import ColumnDrift, Saturation, check_drift
 from splitvfl.data.encoding import FittedEncoding, same_numbers
 from splitvfl.data.formulas import check_no_formulas, formulas_said
 from splitvfl.data.id_column import ids_in_table, names_kept, whole_number
-from splitvfl.data.id_rules import FIRST_RULE
+from splitvfl.data.id_rules import FIRST_RULE, SplitBy
 from splitvfl.data.joint_records import ID_COLUMN, JointRecords, own_tables, read_joint_records
 from splitvfl.data.new_records import ROW_COLUMN, NamedBy, named_in_tables
 from splitvfl.data.partition import meant_by, patterns
@@ -432,7 +432,9 @@ def load_run(
         raise ArgumentError(f"models: {path} has no party {', '.join(sorted(unknown))}; it has {', '.join(halves)}")
     config = run_config(path, modules)
     if config is not None:
-        config = config.keeping_ids(min(half.schema.rule_of_ids for half in halves.values()))
+        found = [half.schema for half in halves.values()]
+        split_by: SplitBy = "labels" if any(half.divided_by == "labels" for half in found) else "ids"
+        config = config.keeping_ids(min(half.rule_of_ids for half in found), split_by)
     with untrusted_run(path, modules):
         return _put_together(path, halves, config, models=models or {}, loss=loss, device=device)
 

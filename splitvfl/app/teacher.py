@@ -120,7 +120,7 @@ class _Networked(Teacher):
             )
         config = run_config(folder, modules)
         assert config is not None, "a run over a network writes it first"
-        config = config.keeping_ids(schema.rule_of_ids)
+        config = config.keeping_ids(schema.rule_of_ids, schema.divided_by)
         own = own_data(config, schema.party)
         self.data, self.device = own.data, config.train.device
         fitted = (own.data.provenance or Provenance()).encoding

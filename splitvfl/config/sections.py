@@ -61,7 +61,7 @@ from splitvfl.config.registry import PluginKind, arguments_of, check_options, co
 from splitvfl.config.yaml import Document, Place, parse_override, place_in, to_yaml
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Categorical, Missing, Scale
-from splitvfl.data.id_rules import ID_RULE, RuleVersion
+from splitvfl.data.id_rules import ID_RULE, RuleVersion, SplitBy
 from splitvfl.data.labels import Unlabelled
 from splitvfl.data.partition import REST
 from splitvfl.data.sets import DATA_SETS, TABLES
@@ -844,6 +844,7 @@ class ExperimentConfig(Settings):
     _source: str = PrivateAttr(default="experiment")
     _folder: Path = PrivateAttr(default=Path())
     _id_rule: RuleVersion = PrivateAttr(default=ID_RULE)
+    _split_by: SplitBy = PrivateAttr(default="ids")
 
     @classmethod
     def refusal(cls, key: str) -> str:
@@ -909,10 +910,20 @@ class ExperimentConfig(Settings):
         """Version of the rule for ids: that of this version, or of the one that began the run."""
         return self._id_rule
 
-    def keeping_ids(self, rule: RuleVersion) -> ExperimentConfig:
-        """Return the same experiment, whose ids are read by a version of the rule (:mod:`splitvfl.data.id_column`)."""
+    @property
+    def split_by(self) -> SplitBy:
+        """What divides its records where one process loads them: ids, unless an earlier version began the run."""
+        return self._split_by
+
+    def keeping_ids(self, rule: RuleVersion, split_by: SplitBy = "ids") -> ExperimentConfig:
+        """Return the same experiment, whose ids are read and whose records are divided as by the run that began it.
+
+        Args:
+            rule: Version of the rule for ids (:mod:`splitvfl.data.id_column`).
+            split_by: What divides its records.
+        """
         kept = self.model_copy()
-        kept._id_rule = rule
+        kept._id_rule, kept._split_by = rule, split_by
         return kept
 
     @property

@@ -334,9 +334,16 @@ def split_rows(spec: TableSpec, table: pa.Table, source: str) -> tuple[Rows, Row
     """Return the training and the test rows of a table, each ascending: by its split column, or else by its ids.
 
     Raises:
-        DataError: If a part is empty, an id is missing or there twice, or the split column says nothing.
+        DataError: If a part is empty, an id is missing or there twice, the split column says nothing, or an earlier
+            version made the division.
     """
     if spec.split_column is None:
+        if spec.split_by == "labels":
+            raise DataError(
+                f"an earlier version divided {source} into training and test records, by the labels where there are "
+                "classes, which reveals labels to the partner; this version divides by ids, and would test other "
+                "records: train again"
+            )
         ids = numbers_of_rows(table, spec, source)
         return split_by_ids(ids, test_fraction=spec.test_fraction, seed=spec.split_seed, source=source)
     column = column_of(table, spec.split_column, source=source)

@@ -9,7 +9,7 @@ from typing import NamedTuple, get_args
 from splitvfl.data.cell_format import CellFormat, cell_format
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Encoding, Scale, check_one_of
-from splitvfl.data.id_rules import FIRST_RULE, ID_RULE, RuleVersion
+from splitvfl.data.id_rules import FIRST_RULE, ID_RULE, RuleVersion, SplitBy
 from splitvfl.data.labels import Positive, Unlabelled
 from splitvfl.data.partition import REST, ColumnClaim, divide, matching, patterns
 from splitvfl.data.ranges import GivenRanges
@@ -81,8 +81,8 @@ class TableSpec(Encoding):
         drop: Columns that nobody gets, as names and patterns; applied before any claim.
         test_fraction: Expected share of test records, in (0, 1).
         split_seed: Decides which, with each record's id alone, from 0 to 2⁶⁴ − 1.
-        split_column: Column that decides it instead. It must not be made from labels: the partner sees which records are
-            tested, and infers labels from such a division.
+        split_column: Column that decides it instead. It must not be made from labels: the partner sees which records
+            are tested, and infers labels from such a division.
         test_value: What that column holds in test rows.
         scale_columns: Columns that are scaled otherwise, by scale.
         ranges: Public bounds of every numeric column, to be used in place of what training rows show: the path of a
@@ -93,6 +93,7 @@ class TableSpec(Encoding):
         text_columns: Columns whose text stays as it stands whatever it looks like; those of CSV files are read as text.
         id_rule: Version of the rule for ids (:mod:`splitvfl.data.id_column`); an earlier one is for what an earlier
             version of splitvfl began.
+        split_by: ``"ids"``; a division by ``"labels"``, which an earlier version made, is refused.
         missing_values: What says that nothing is known, such as ``["?", "-"]``: gaps in every column but those of
             ``text_columns``. In columns of numbers, empty cells and what pandas takes for missing (``NA``, ``null``,
             ``None``) are gaps without being named; in columns of text they are not.
@@ -126,11 +127,13 @@ class TableSpec(Encoding):
     thousands: str | None = None
     units: Cells = ()
     id_rule: RuleVersion = ID_RULE
+    split_by: SplitBy = "ids"
 
     def __post_init__(self) -> None:
         """Check the settings."""
         super().__post_init__()
         check_one_of("task", self.task, get_args(TaskName))
+        check_one_of("split_by", self.split_by, get_args(SplitBy))
         check_one_of("unlabelled", self.unlabelled, get_args(Unlabelled))
         for scale in self.scale_columns:
             check_one_of("scale", scale, get_args(Scale))

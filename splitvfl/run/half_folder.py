@@ -30,7 +30,7 @@ from torch import Tensor
 
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import FittedEncoding
-from splitvfl.data.id_rules import FIRST_RULE, ID_RULE, RuleVersion
+from splitvfl.data.id_rules import FIRST_RULE, ID_RULE, RuleVersion, SplitBy
 from splitvfl.data.schema import SCHEMA_FILE, VOCABULARY_FILE, Role
 from splitvfl.data.transform import Transform, transform_of
 from splitvfl.data.writing import draft
@@ -88,6 +88,7 @@ class HalfSchema(msgspec.Struct, frozen=True, kw_only=True):
         test: Of a run in one process: digest of the party's test records
             (:func:`splitvfl.data.digests.encoded_digest`).
         id_rule: Version of the rule for ids when it was trained (:mod:`splitvfl.data.id_column`); none is the first.
+        split_by: What divided its records if one process loaded them; none is what versions did that named nothing.
         saturated: At the active party: fraction of the test records with a score of exactly 0 or 1 after training.
         score_shifts: At the active party: why its scores are no probabilities of the labels, in sentences. An earlier
             version did not say.
@@ -117,6 +118,7 @@ class HalfSchema(msgspec.Struct, frozen=True, kw_only=True):
     loss: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     test: str | msgspec.UnsetType = msgspec.UNSET
     id_rule: RuleVersion | msgspec.UnsetType = msgspec.UNSET
+    split_by: SplitBy | msgspec.UnsetType = msgspec.UNSET
     saturated: float | msgspec.UnsetType = msgspec.UNSET
     score_shifts: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     digest: str = ""
@@ -125,6 +127,11 @@ class HalfSchema(msgspec.Struct, frozen=True, kw_only=True):
     def rule_of_ids(self) -> RuleVersion:
         """Version of the rule for ids that this half keeps."""
         return FIRST_RULE if self.id_rule is msgspec.UNSET else self.id_rule
+
+    @property
+    def divided_by(self) -> SplitBy:
+        """What divided its records, if one process loaded them."""
+        return "labels" if self.split_by is msgspec.UNSET else self.split_by
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,6 +265,7 @@ def _described(party: ActiveParty | PassiveParty, origin: Origin, files: Mapping
         loss=_loss_of(party, origin),
         test=msgspec.UNSET if origin.test is None else origin.test,
         id_rule=msgspec.UNSET if origin.id_rule == FIRST_RULE else origin.id_rule,
+        split_by="ids",
         saturated=_saturated(party),
         score_shifts=_score_shifts(party, origin),
     )

@@ -77,7 +77,7 @@ def test_a_summary_says_when_how_and_on_what(here: Path) -> None:
     assert found.command == "splitvfl train credit.yaml train.seed=3 --out run"
     assert found.versions["torch"] == metadata.version("torch")
     assert found.versions["numpy"] == np.__version__
-    assert (found.train, found.test, found.held_out) == (32, 8, 0)
+    assert (found.train + found.test, found.held_out) == (40, 0)
     assert {name: (party.role, party.numeric, party.fields) for name, party in found.parties.items()} == {
         "bank": ("active", 1, 0),
         "lab": ("passive", 2, 0),
@@ -159,10 +159,20 @@ def test_a_run_of_an_older_version_goes_on_with_a_note(here: Path, tmp_path: Pat
     assert summary.epochs == 2
     assert summary.provenance is not None
     assert summary.provenance.started == ""
-    # From now on it is.
-    Path("clients.csv").write_text(table(late="10"))
-    with pytest.raises(DataError, match="labels of bank"):
+    # Its own data were divided otherwise: loaded anew, other records would be tested.
+    with pytest.raises(DataError, match=r"by the labels .*: train again"):
         run_experiment(load_config("credit.yaml", ["train.epochs=3"]), folder, resume=True)
+
+
+def test_a_run_divided_by_labels_is_not_resumed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path("run/begun.json")
+    noted = json.loads(path.read_text())
+    assert noted.pop("split_by") == "ids"
+    path.write_text(json.dumps(noted))
+
+    for command in (["check", "credit.yaml"], ["train", "credit.yaml", "--resume"]):
+        assert main([*command, "train.seed=3", "train.epochs=2", "--out", "run"]) == 2
+        assert "this version divides by ids" in " ".join(capsys.readouterr().err.split())
 
 
 def test_runs_on_equal_files_in_different_folders_have_equal_settings(
