@@ -565,7 +565,7 @@ def test_a_trainer_of_modules_is_saved_and_read_into_modules(folder: Path) -> No
     assert torch.equal(run.predict("new.csv"), trainer.predict("new.csv"))
     assert torch.equal(run.predict(pd.read_csv("new.csv")), trainer.predict("new.csv"))
     assert trainer.predict().shape == (40,)
-    assert trainer.predict(part="train").shape == (176,)
+    assert trainer.predict(part="train").shape == (180,)
     assert not list(Path("mine").rglob("*.p*"))
     with pytest.raises(ConfigError, match=r"made in Python; give it again: .*models=\{'bank': module\}"):
         load_run("mine")
