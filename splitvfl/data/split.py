@@ -22,9 +22,6 @@ def split_by_ids(
     ingest`` alike. No label enters it: the partner sees which records are tested, and a division made from labels
     reveals them.
 
-    A stratified division is made from labels and reveals them to everybody who sees it: counts of the classes and the
-    seed give an AUC of 0.83 and more. No guarantee covers that.
-
     Args:
         ids: One per row, all different, ``(n,)``.
         test_fraction: Expected fraction of test rows, in (0, 1).

@@ -227,7 +227,7 @@ def test_no_label_has_a_part_in_warm_starts_and_in_what_is_sent_first() -> None:
     assert torch.equal(*bottoms)
     assert not torch.equal(bottoms[0], fresh)
     wide = wide_features(data["partner"], 0)
-    assert wide.train.shape == (480, 512)
+    assert wide.train.shape == (data.active.train.count, 512)
 
 
 def test_components_are_those_of_an_eigenvalue_problem() -> None:

@@ -145,7 +145,7 @@ def test_functions_of_other_libraries_have_a_digest() -> None:
 def test_everything_that_is_run_is_reached() -> None:
     """A run whose attacks are imported by made-up names, watched from outside: a real one, of some seconds."""
     known = {str(path.resolve()): path for folder in ("splitvfl", "scripts") for path in _modules(CHECKOUT / folder)}
-    problem = Problem(key="small", arguments={"name": "breast-cancer"}, batch_size=512, epochs=1).as_settings()
+    problem = Problem(key="small", arguments={"name": "breast-cancer"}, batch_size=256, epochs=1).as_settings()
     defense = figure_2.ISOTROPIC.as_settings()
     ran: dict[str, set[int]] = {}
 
