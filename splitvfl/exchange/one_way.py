@@ -9,9 +9,8 @@ its top over them and its own columns as it likes.
 the agreed terms, how many pieces of its activations have arrived (twice), and a farewell. Over a network it has taken
 its leave before the first training step: it sees neither the number of steps, nor an evaluation, nor when training
 ends. That is for training. Scores that are published later depend on labels, as any prediction does, and are a release
-of their own; and people who change settings after they saw a result, and start again, tell what they tell. Nor is the
-choice of the records part of it: where one process divides a whole set, test records are drawn class by class
-(:func:`splitvfl.data.load`); parties with files of their own divide them by ids alone.
+of their own; and people who change settings after they saw a result, and start again, tell what they tell. Which
+records are tested follows from their ids alone (:mod:`splitvfl.data.split`), unless a column of the data says it.
 
 **What the label party learns of columns is as in split learning, or more.** It has a row for every record for good, and
 can take its time. Whoever reads columns in activations sees each piece once, as it is sent (``PassiveParty.sent_to``).
