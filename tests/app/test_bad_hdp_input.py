@@ -398,6 +398,13 @@ IN_PYTHON: dict[str, tuple[Callable[[], object], type[SplitVFLError], str]] = {
     "no record in common": (lambda: frames(calls=CALLS.assign(id=CALLS.id + 90)), DataError, "no id is in every table"),
     "a record twice": (lambda: frames(people=PEOPLE.assign(id=0)), DataError, "ids must differ: take all but one out"),
     "one class": (lambda: frames(people=PEOPLE.assign(y=1)), DataError, "is 1 in every row; a binary task needs both"),
+    "one record of a class": (
+        lambda: frames(
+            people=PEOPLE.assign(id=PEOPLE.id + 40, y=[0] * 11 + [1] + [0] * 8), calls=CALLS.assign(id=CALLS.id + 40)
+        ),
+        DataError,
+        "one record of the positive class, in row 11 .* needs 2 at least.*; row 11 is id 51",
+    ),
     "a label missing": (
         lambda: frames(people=PEOPLE.assign(y=[math.nan, *PEOPLE.y[1:]])),
         DataError,
