@@ -73,7 +73,9 @@ def test_all_records_at_once_are_one_step_of_gradient_descent(data: VerticalData
 
 
 def test_a_batch_larger_than_the_data_is_refused_with_words_for_what_was_meant(data: VerticalData) -> None:
-    with pytest.raises(ConfigError, match=rf"batch_size: expected 1 to {RECORDS}, .* got 3200; .*or write batch_size: all"):
+    with pytest.raises(
+        ConfigError, match=rf"batch_size: expected 1 to {RECORDS}, .* got 3200; .*or write batch_size: all"
+    ):
         build_trainer(config_of("train.batch_size=3200"), data)
     with pytest.raises(ConfigError, match=rf"expected 1 to {RECORDS}"):
         build_trainer(config_of("train.batch_size=3200", "train.drop_last=true"), data)
