@@ -198,7 +198,10 @@ def check_split(
         return
     if task == "binary":
         _check_no_single(labels, records, source)
-    otherwise = f"; divide the rows otherwise: {setting('split_seed')} or {setting('test_fraction')}"
+    otherwise = (
+        f"; divide the rows otherwise: {setting('split_seed')} or {setting('test_fraction')}, or the split column if "
+        "there is one"
+    )
     learned, measured = np.unique(labels[train]), np.unique(labels[test])
     if len(learned) < 2:
         raise DataError(f"all training rows have one class in {source}; two or more are needed{otherwise}")
