@@ -177,16 +177,31 @@ def class_named(one: float, labels: Labels) -> str:
     return f"class {one:g} (in sorted order, from 0)"
 
 
-def check_split(labels: Labels, train: Rows, test: Rows, *, task: TaskName, source: str) -> None:
+def check_split(
+    labels: Labels, train: Rows, test: Rows, *, task: TaskName, source: str, records: Rows | None = None
+) -> None:
     """Check that what is tested can have been learned.
 
+    Args:
+        labels: One per row, ``(n,)``.
+        train: Positions of training rows.
+        test: Positions of test rows.
+        task: What is learned.
+        source: What to call the labels in messages.
+        records: How many records each row stands for, ``(n,)``; default: one each.
+
     Raises:
-        DataError: If training rows, or a binary task's test rows, hold one class only, or a class occurs in test rows
-            alone.
+        DataError: If training rows, or a binary task's test rows, hold one class only, which no division mends where
+            a class has one record, or if a class occurs in test rows alone.
     """
     if task == "regression":
         return
-    otherwise = f"; divide the rows otherwise: {setting('split_seed')} or {setting('test_fraction')}"
+    if task == "binary":
+        _check_no_single(labels, records, source)
+    otherwise = (
+        f"; divide the rows otherwise: {setting('split_seed')} or {setting('test_fraction')}, or the split column if "
+        "there is one"
+    )
     learned, measured = np.unique(labels[train]), np.unique(labels[test])
     if len(learned) < 2:
         raise DataError(f"all training rows have one class in {source}; two or more are needed{otherwise}")
@@ -195,6 +210,21 @@ def check_split(labels: Labels, train: Rows, test: Rows, *, task: TaskName, sour
         raise DataError(f"{class_named(unseen[0], labels)} of {source} occurs in test rows only{otherwise}")
     if task == "binary" and len(measured) < 2:
         raise DataError(f"all test rows have one class in {source}; a test AUC needs both{otherwise}")
+
+
+def _check_no_single(labels: Labels, records: Rows | None, source: str) -> None:
+    """Refuse a class of one record, which is either learned or tested; the error names its row if it is known."""
+    for one in np.unique(labels):
+        rows = np.flatnonzero(labels == one)
+        if (len(rows) if records is None else records[rows].sum()) != 1:
+            continue
+        where = f", in row {rows[0]} (from 0)" if records is None else ""
+        error = DataError(
+            f"{source} has one record of {class_named(one, labels)}{where}; it needs 2 at least, one to train on and "
+            "one to test on"
+        )
+        error.row = int(rows[0]) if records is None else None
+        raise error
 
 
 def _shown(values: Sequence[Any], limit: int = 8) -> str:

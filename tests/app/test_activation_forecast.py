@@ -67,8 +67,8 @@ def test_a_one_way_run_will_tell_as_much_as_its_forecast(bottom: str, draws: int
     assert found.sentence.startswith(f"Of what lab sends once, with {words}")
     assert "nothing trains this bottom model" in found.notes[0]
     ridge = [one for one in found.readings if one.attack == "ridge"]
-    # All 455 records are one message, and 5 % of them are known; it is computed again, and no round of epochs.
-    assert {(one.known_share, one.records) for one in ridge} == {(0.05, 432)}
+    # All 440 records are one message, and 5 % of them are known; it is computed again, and no round of epochs.
+    assert {(one.known_share, one.records) for one in ridge} == {(0.05, 418)}
     if bottom == "pca":
         trainer = build_trainer(config, load_data(config))
         trainer.fit(1)

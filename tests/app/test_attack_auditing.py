@@ -93,8 +93,8 @@ def test_reading_a_training_on_the_way_leaves_it_as_it_is(tmp_path: Path) -> Non
 
 def test_coins_are_asked_for_or_one_record_in_ten_where_they_can_be_read(tmp_path: Path) -> None:
     config = config_of(tmp_path)
-    bench = prepare(config)  # 455 training records
-    assert coins_of(config, bench, shows_gradients=True, canaries=None) == 45
+    bench = prepare(config)  # 440 training records
+    assert coins_of(config, bench, shows_gradients=True, canaries=None) == 44
     assert coins_of(config, bench, shows_gradients=True, canaries=60) == 60
     assert coins_of(config, bench, shows_gradients=False, canaries=None) == 0
     own = config_of(tmp_path, audit={"canaries": 30})

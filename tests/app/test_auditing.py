@@ -154,9 +154,9 @@ def test_a_receiver_that_does_not_clip_breaks_the_claim_in_every_seed(
     (claim,) = found.claims
     assert claim.calculated is not None
     assert claim.calculated.value > 0.5  # where a thousandth is claimed
-    # By hand: from the second step on the weights are at opposite ends of the ball, 2 apart, for all 455 records; the
+    # By hand: from the second step on the weights are at opposite ends of the ball, 2 apart, for all 440 records; the
     # changed one is told apart by nothing then, as its row is turned around too.
-    assert f"moved all that a passive party sends by {2 * norm * math.sqrt(454):.4g}" in claim.why[1]
+    assert f"moved all that a passive party sends by {2 * norm * math.sqrt(439):.4g}" in claim.why[1]
 
 
 def test_an_experiment_without_defenses_claims_nothing(here: Path) -> None:

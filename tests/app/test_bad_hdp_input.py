@@ -116,7 +116,7 @@ IN_A_FILE: dict[str, tuple[dict[str, str], str]] = {
     # Labels outside a loss's domain.
     "Poisson of negatives": (
         glm("poisson", "negative", ", target_clip: 3", **GENTLE),
-        r"the poisson loss takes .*, got -1 .* and 18 more such among the 64 training records of clinic: first in "
+        r"the poisson loss takes .*, got -1 .* and 21 more such among the 65 training records of clinic: first in "
         r"that of id \d+",
     ),
     "Poisson of fractions": (glm("poisson", "halves", ", target_clip: 3", **GENTLE), "poisson loss takes .*, got .*5 "),
@@ -157,7 +157,7 @@ IN_A_FILE: dict[str, tuple[dict[str, str], str]] = {
     "norm zero": ({"model": "{name: logistic-regression, row_norm: 0}"}, "model.row_norm: expected a number above 0"),
     "batch beyond the data": (
         {"batch": "3200"},
-        "train.batch_size: expected 1 to 64, the number of training records, got 3200; .* batch_size: all",
+        "train.batch_size: expected 1 to 65, the number of training records, got 3200; .* batch_size: all",
     ),
     "batch zero": ({"batch": "0"}, "train.batch_size: expected at least 1, got 0"),
     "NaN": ({"data": table("nan")}, r"column 'c' of nan.csv has no value in 1 of 80 rows, first in row 3 .* indicator"),
@@ -248,7 +248,7 @@ def test_a_delta_above_one_over_n_is_warned_of(
     for delta, warned in (("0.016", True), ("0.015", False)):  # 1/64 is .015625
         code, told = said(["check", "--out", "run"], noise(delta=delta), folder, capsys)
         assert code == 0
-        assert (f"δ {delta} is not below one over the 64 training records" in told) == warned
+        assert (f"δ {delta} is not below one over the 65 training records" in told) == warned
 
 
 def test_rows_above_the_norm_are_scaled_down_to_it(folder: Path) -> None:
@@ -355,7 +355,8 @@ def test_what_adds_noise_or_counts_it_takes_numbers_above_zero(value: Any) -> No
             claim_warnings(value, 0.1)
 
 
-PEOPLE = pd.DataFrame({"id": range(20), "a": np.arange(20.0), "y": [0, 1] * 10})
+# Ids 5, 15 and 17 are tested, with both labels among them.
+PEOPLE = pd.DataFrame({"id": range(20), "a": np.arange(20.0), "y": [0, 0, 1, 1] * 5})
 CALLS = pd.DataFrame({"id": range(20), "b": np.arange(20.0)})
 IN_PYTHON: dict[str, tuple[Callable[[], object], type[SplitVFLError], str]] = {
     "party": (lambda: hdp_sensitivity("third", **EACH), ArgumentError, "party must be 'passive' or 'active'"),  # type: ignore[arg-type]
@@ -397,6 +398,13 @@ IN_PYTHON: dict[str, tuple[Callable[[], object], type[SplitVFLError], str]] = {
     "no record in common": (lambda: frames(calls=CALLS.assign(id=CALLS.id + 90)), DataError, "no id is in every table"),
     "a record twice": (lambda: frames(people=PEOPLE.assign(id=0)), DataError, "ids must differ: take all but one out"),
     "one class": (lambda: frames(people=PEOPLE.assign(y=1)), DataError, "is 1 in every row; a binary task needs both"),
+    "one record of a class": (
+        lambda: frames(
+            people=PEOPLE.assign(id=PEOPLE.id + 40, y=[0] * 11 + [1] + [0] * 8), calls=CALLS.assign(id=CALLS.id + 40)
+        ),
+        DataError,
+        "one record of the positive class, in row 11 .* needs 2 at least.*; row 11 is id 51",
+    ),
     "a label missing": (
         lambda: frames(people=PEOPLE.assign(y=[math.nan, *PEOPLE.y[1:]])),
         DataError,
@@ -418,4 +426,4 @@ def test_python_names_the_rule(case: str) -> None:
 
 def test_parties_of_other_sizes_are_told_of_who_is_left_out() -> None:
     with pytest.warns(UserWarning, match="13 of the 20 records of active are left out, as only 7 are in every table"):
-        frames(calls=CALLS[:7])
+        frames(calls=CALLS[3:17:2])

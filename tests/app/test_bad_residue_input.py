@@ -78,7 +78,7 @@ IN_A_FILE: dict[str, tuple[dict[str, Any], str]] = {
     "q NaN": (hybrid(share=".nan"), "exchange.share: expected a finite number"),
     "p one half": (hybrid(epsilon="0"), "exchange.epsilon: expected a number above 0"),
     "p one": (hybrid(epsilon="40"), "exchange.epsilon: expected at most 36"),
-    "S beyond the data": (hybrid(batch=10_000), "train.batch_size: expected 1 to 455, the number of training records"),
+    "S beyond the data": (hybrid(batch=10_000), "train.batch_size: expected 1 to 440, the number of training records"),
     "S at most d": (hybrid(batch=20), "train.batch_size is 20, and more than 21 are needed"),
     "no feasible draw": (hybrid("30", "0.05"), "a draw counts with a probability of 0"),
     "k zero": (hybrid(share="0.001"), "no record at all, so that none would be used (k = 0)"),

@@ -137,20 +137,20 @@ def test_a_partner_that_leaves_at_the_last_step_leaves_the_reading_behind(
 ) -> None:
     config = written(tmp_path)
     told: list[str] = []
-    with pytest.raises(LinkError):  # after 15 of 16 steps; the last activation was sent
-        both(config, tmp_path, partner=leaving_at(15), notify=told.append)
+    with pytest.raises(LinkError):  # after 13 of 14 steps; the last activation was sent
+        both(config, tmp_path, partner=leaving_at(13), notify=told.append)
     found = read_summary(tmp_path / "lab")
-    assert (found.steps, found.planned_steps) == (15, 16)
+    assert (found.steps, found.planned_steps) == (13, 14)
     live, now = found.parties["lab"].readings
     assert live.most > 0.3
     assert now.standing_still
     lines = json.loads((tmp_path / "lab" / "summary.json").read_text())
-    assert lines["planned_steps"] == 16
+    assert lines["planned_steps"] == 14
     said = " ".join(told)
-    assert "Not finished: 15 of 16 steps were done" in said
+    assert "Not finished: 13 of 14 steps were done" in said
     assert f"more of it: splitvfl report {tmp_path / 'lab'}" in said
     assert main(["report", str(tmp_path / "lab")]) == 0
-    assert "Not finished: 15 of 16 steps" in (tmp_path / "lab" / "report.html").read_text()
+    assert "Not finished: 13 of 14 steps" in (tmp_path / "lab" / "report.html").read_text()
     assert main(["train", str(config.source), "--out", str(tmp_path / "lab")]) == 2
     assert "a run of lab that has not finished" in " ".join(capsys.readouterr().err.split())
 
@@ -160,7 +160,7 @@ def test_a_partner_that_leaves_at_the_last_step_leaves_the_reading_behind(
     other.mkdir()
     undisturbed = both(written(other), other)
     assert gone_on.planned_steps is None
-    assert gone_on.steps == 16
+    assert gone_on.steps == 14
     assert gone_on.parties == undisturbed.parties
 
 
@@ -177,7 +177,7 @@ def test_what_an_earlier_process_has_sent_is_read_from_the_last_checkpoint(tmp_p
     with pytest.raises(LinkError):
         run_party(written(tmp_path, meeting=1), "lab", tmp_path / "lab")
     found = read_summary(tmp_path / "lab")
-    assert (found.steps, found.planned_steps) == (8, 16)
+    assert (found.steps, found.planned_steps) == (7, 14)
     assert found.parties["lab"].readings[0].records > 0
 
 

@@ -76,7 +76,7 @@ def test_names_out_of_a_file_do_not_steer_the_terminal(
 
 
 EXPECTED = [
-    "data: {}, 400 training and 100 test records, 20.00% positive",
+    "data: {}, 392 training and 108 test records, 20.15% positive",
     "  calls.csv: 500 rows, label late",
     "  bank (active): 1 categorical column, 2 inputs to the model",
     "  lab (passive): 4 numeric columns",
@@ -105,10 +105,10 @@ def test_a_party_is_told_of_its_own_data_only() -> None:
 
     own = own_summary_of(data["lab"], None)
 
-    assert own[:2] == ["data: 400 training and 100 test records", "  lab (passive): 4 numeric columns"]
+    assert own[:2] == ["data: 392 training and 108 test records", "  lab (passive): 4 numeric columns"]
     assert not any("bank" in line or "positive" in line for line in own)
     assert own_summary_of(data.active, "binary") == [
-        "data: 400 training and 100 test records, 20.00% positive",
+        "data: 392 training and 108 test records, 20.15% positive",
         "  bank (active): 1 categorical column, 2 inputs to the model",
     ]
 

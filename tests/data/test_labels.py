@@ -101,8 +101,25 @@ def test_what_is_tested_must_have_been_learned() -> None:
     check_split(labels, np.array([0, 1, 4]), np.array([2, 3]), task="multiclass", source="y")
     with pytest.raises(DataError, match=r"class 2 .* of y occurs in test rows only"):
         check_split(labels, np.array([0, 1, 2]), np.array([3, 4]), task="multiclass", source="y")
+    binary = labels[:4].astype(np.float32)
     with pytest.raises(DataError, match=r"all training rows have one class in y.*split_seed"):
-        check_split(labels.astype(np.float32), np.array([0, 2]), np.array([1]), task="binary", source="y")
-    with pytest.raises(DataError, match=r"all test rows have one class in y; .*split_seed"):
-        check_split(labels.astype(np.float32), np.array([0, 1]), np.array([2]), task="binary", source="y")
+        check_split(binary, np.array([0, 2]), np.array([1]), task="binary", source="y")
+    with pytest.raises(DataError, match=r"all test rows have one class in y; .*split_seed.*split column"):
+        check_split(binary, np.array([0, 1]), np.array([2]), task="binary", source="y")
     check_split(np.array([1.0, 2.0], np.float32), np.array([0]), np.array([1]), task="regression", source="y")
+
+
+@pytest.mark.parametrize(("single", "name"), [(1, "positive"), (0, "negative")])
+@pytest.mark.parametrize("tested", [[0, 5], [0, 1]])
+def test_a_class_of_one_record_is_named_with_its_row_whatever_the_division(
+    single: int, name: str, tested: list[int]
+) -> None:
+    labels = np.full(8, 1 - single, np.float32)
+    labels[5] = single
+    train, test = np.setdiff1d(np.arange(8), tested), np.array(tested)
+
+    with pytest.raises(DataError, match=rf"^y has one record of the {name} class, in row 5 .*; it needs 2") as raised:
+        check_split(labels, train, test, task="binary", source="y")
+
+    assert raised.value.row == 5
+    assert "split_seed" not in str(raised.value), "no other division helps"

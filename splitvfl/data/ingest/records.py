@@ -169,7 +169,7 @@ class LabelValues:
         labels, classes = read_labels(values, task=self._task, positive=self._positive, source=self._where)
         counts = np.array([self._counts[value] for value in found])
         train, test = (np.flatnonzero(part > 0) for part in counts.T)
-        check_split(labels, train, test, task=self._task, source=self._where)
+        check_split(labels, train, test, task=self._task, source=self._where, records=counts.sum(axis=1))
         positive = int(labels.argmax()) if self._task == "binary" else None
         return LabelSchema(column=self._column, kind=self._kind, values=tuple(found), positive=positive), classes
 
