@@ -74,15 +74,16 @@ class ColumnReading:
         left_out: Columns without variance over the training records, and fields of a single category.
         without_messages: Share of variance that ridge regression on the label party's own columns recovers, from the
             same known records; ``None``: nobody looked. Its categories are among its columns, its labels are not.
-        joint: The most that is recovered with both: by the same attack on activations beside which the label party's
-            own columns stand, as :attr:`most`, or by either alone if that is more. It is a largest of three, and so
-            never below :attr:`most` or :attr:`without_messages`. ``None``: nobody looked, or it has no columns.
+        joint: The most that is recovered with all: by the same attack on activations beside which the label party's
+            own columns and the other partners' activations stand, as :attr:`most`, or by one alone if that is more. It
+            is a largest of three, and so never below :attr:`most` or :attr:`without_messages`. ``None``: nobody looked,
+            or there is nothing to stand beside them.
         exact: Share of records of which every column was recovered, each number within :data:`EXACT` standard
             deviations and each category the right one: in the last epoch, in any, or by mean estimates over the run,
             whichever is most. Columns without variance and fields that are not asked for do not count. ``None``: the
             summary is older than this.
         exact_without: The same by :attr:`without_messages`.
-        exact_joint: The same by both, the largest of three likewise.
+        exact_joint: The same by all, the largest of three likewise.
         note: What it warned of.
         standing_still: Whether the model had been trained, and stood still: messages were computed again, and read when
             training was over.

@@ -13,8 +13,8 @@ Of records that are evaluated or scored the label party receives activations too
 attack has learned in training reads these as well: it is given the known records that came last in training, and judged
 by itself. Nothing of that is kept: a copy of the attack is asked.
 
-The label party has columns of its own. An attack that can is run a second time, with these columns of each record
-beside its activation: what both tell together is more than either tells.
+The label party has columns of its own, and receives the activations of other partners. An attack that can is run a
+second time, with all of these of each record beside its activation: together they tell more than alone.
 
 Records of which all columns are recovered at once are counted too: every number within a tenth of its standard
 deviation, every category the right one.
@@ -85,7 +85,7 @@ class ColumnReader:
         models: By view field, what makes a copy of a model as it is, for an attack that reads it; told the ids of the
             message's known records.
         spared: Whether an attack that fails is left out, and why is said, in place of ending the run.
-        joint: Whether it is run a second time, on messages beside which the label party's own columns stand.
+        joint: Whether it is run a second time, with all else that the label party has of a record beside each message.
         once: Whether all is sent once, before the first step: then nothing is added up over the run or its epochs.
 
     Attributes:
@@ -159,9 +159,7 @@ class ColumnReader:
         self._messages = self._unjudged = 0
         self._note = ""
 
-    def see(
-        self, message: Tensor, columns: Columns, ids: Tensor, *, party: str, step: int, own: Tensor | None = None
-    ) -> None:
+    def see(self, message: Tensor, columns: Columns, ids: Tensor, *, party: str, step: int) -> None:
         """Let the attack look at a message of training, and judge it.
 
         Args:
@@ -170,7 +168,6 @@ class ColumnReader:
             ids: Their ids.
             party: The label party's name.
             step: Number of the step.
-            own: The label party's own columns of them, ``(n, w)``, for :attr:`joint`; ``None``: nobody has them here.
 
         Raises:
             HookError: If the attack breaks its contract.
@@ -181,9 +178,30 @@ class ColumnReader:
         started = time.perf_counter()
         with self._sparing(step):
             self._look(_widened(message), columns, ids, party=party, step=step)
-        if self.joint is not None and own is not None:
-            beside = torch.cat([wide := _widened(message), own.to(wide)], dim=1)
-            self.joint.see(beside, columns, ids, party=party, step=step)
+        self.seconds += time.perf_counter() - started
+
+    def see_jointly(
+        self, message: Tensor, columns: Columns, ids: Tensor, beside: Tensor, *, party: str, step: int
+    ) -> None:
+        """Let :attr:`joint` look at a message that :meth:`see` was shown, and judge it.
+
+        Args:
+            message: As for :meth:`see`.
+            columns: Likewise.
+            ids: Likewise.
+            beside: What else the label party has of them, ``(n, w)``: its own columns, other partners' messages.
+            party: Likewise.
+            step: Likewise.
+
+        Raises:
+            HookError: As :meth:`see`.
+            ArgumentError: Likewise.
+        """
+        if self.joint is None:
+            return
+        started = time.perf_counter()
+        wide = _widened(message)
+        self.joint.see(torch.cat([wide, beside.to(wide)], dim=1), columns, ids, party=party, step=step)
         self.seconds += time.perf_counter() - started
 
     def see_later(

@@ -56,12 +56,12 @@ def later(reading: ColumnReading) -> str:
 
 
 def beside_own(reading: ColumnReading) -> str:
-    """Return what the label party's own columns recover, alone and together with messages, in brackets; or nothing.
+    """Return in brackets what the label party's own columns recover, alone and with all messages; or nothing.
 
     >>> beside_own(ColumnReading("ridge", 0.05, 0.5, 1, 100, without_messages=0.2, joint=0.6))
-    ' (its own columns alone 20%, both together 60%)'
+    ' (its own columns alone 20%, all together 60%)'
     """
-    figures = (("its own columns alone", reading.without_messages), ("both together", reading.joint))
+    figures = (("its own columns alone", reading.without_messages), ("all together", reading.joint))
     said = [f"{what} {share:.0%}" for what, share in figures if share is not None]
     return f" ({', '.join(said)})" if said else ""
 

@@ -59,6 +59,7 @@ class ColumnSeats:
         self._categories = {name: asked_categories(party.data) for name, party in passives.items() if attacks}
         others = "the top model takes what other parties send too, and that is not there yet"
         self._no_top = others if len(passives) > 1 else ""
+        beside = _Beside([*passives], self._own_columns if self._has_columns else None)
         for name, party in passives.items():
             party.sent_to.clear()  # of an earlier trainer
             for attack in attacks:
@@ -78,8 +79,10 @@ class ColumnSeats:
                         once=exchange.one_way,
                         seed=seed,
                         top=OwnTop(active),
-                        own=self._own_columns if self._has_columns else None,
+                        beside=beside if self._has_columns or len(passives) > 1 else None,
                     )
+            if any(reads_jointly(attack) for attack in attacks):
+                party.sent_to.append(partial(beside.note, name))
 
     def readings(self, party: str) -> list[ColumnReading]:
         """Return what was read of one party's columns, beside what the label party's own columns tell of them."""
@@ -115,6 +118,37 @@ class ColumnSeats:
             for rows in (reader.known, reader.followed)
         )
         return reader.share_of(fit_ridge(*known).estimate(judged[0]), judged[1])
+
+
+class _Beside:
+    """What the label party has of a step's records beside one partner's message: the others' messages and own columns.
+
+    Args:
+        parties: The partners.
+        own: The label party's own columns of the records of a message, ``(n, w)``; ``None``: it has none.
+    """
+
+    def __init__(self, parties: Sequence[str], own: Callable[[SentActivation], Tensor] | None) -> None:
+        self._parties, self._own = parties, own
+        self._messages: dict[int, dict[str, Tensor]] = {}
+        self._asked: dict[int, list[tuple[str, Callable[[Tensor], None]]]] = {}
+
+    def ask(self, party: str, step: int, told: Callable[[Tensor], None]) -> None:
+        """Ask what stands beside a party's message of a step, ``(n, w)``; it is told once every partner has sent."""
+        self._asked.setdefault(step, []).append((party, told))
+
+    def note(self, party: str, sent: SentActivation) -> None:
+        """Note what a party sent in training, after all have asked that read this message."""
+        if sent.phase != "training":
+            return
+        messages = self._messages.setdefault(sent.step, {})
+        messages[party] = sent.message.detach().float()
+        if len(messages) < len(self._parties):
+            return
+        own = [] if self._own is None else [self._own(sent)]
+        for reader, told in self._asked.pop(sent.step, []):
+            told(torch.cat([*own, *(messages[name] for name in self._parties if name != reader)], dim=1))
+        del self._messages[sent.step]
 
 
 def readings_of(
@@ -215,11 +249,11 @@ def _seat(
     once: bool,
     seed: int,
     top: Callable[[Tensor], nn.Module] | None = None,
-    own: Callable[[SentActivation], Tensor] | None = None,
+    beside: _Beside | None = None,
     spared: bool = False,
 ) -> None:
-    """Let a copy of an attack see every activation that a party sends; ``own`` the label party's columns beside it."""
-    joint = own is not None and reads_jointly(attack)
+    """Let a copy of an attack see every activation that a party sends, and what the label party has beside it."""
+    joint = beside is not None and reads_jointly(attack)
     name = unused(hook_name(attack), watch.readers[party.name])
     fresh = derive_seed(seed, "architecture", party.name)
     reader = ColumnReader(
@@ -247,8 +281,9 @@ def _seat(
     def see(sent: SentActivation) -> None:
         seen = (sent.message, sent.batch.columns, sent.batch.ids)
         if sent.phase == "training":
-            beside = own(sent) if joint and own is not None else None
-            reader.see(*seen, party=active, step=sent.step, own=beside)
+            reader.see(*seen, party=active, step=sent.step)
+            if joint and beside is not None:
+                beside.ask(party.name, sent.step, partial(reader.see_jointly, *seen, party=active, step=sent.step))
         else:
             reader.see_later(*seen, party=active, step=sent.step, phase=sent.phase, piece=sent.piece)
 

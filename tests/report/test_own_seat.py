@@ -152,11 +152,11 @@ def test_own_columns_both_together_and_whole_records_are_said_everywhere(tmp_pat
     found = run(parties={"lab": PartyResult({}, readings=[reading])})
     assert re.search(r"lab\s+ridge\s+42%\s+30%\s+42%\s+20%\s+2 of 3", printed(summary_table([found])))
     (said,) = columns_read(found)
-    assert "(its own columns alone 30%, both together 42%)" in said
+    assert "(its own columns alone 30%, all together 42%)" in said
     assert "recovered of 20% of the records (numbers within 0.1 standard deviations)" in said
     text = text_of(page_of(tmp_path, found))
     assert "from messages and the label party's own columns together 42%" in text
-    assert "10% from messages, 15% from the label party's own columns, 20% from both together" in text
+    assert "10% from messages, 15% from the label party's own columns, 20% from all together" in text
     both = printed(comparison_table([found, replace(found, seed=1)]))
     assert re.search(r"ridge\s+0\.42\S* ?\S*\s+0\.30\S* ?\S*\s+0\.42\S* ?\S*\s+0\.20", both)
     found.save(tmp_path)

@@ -53,9 +53,9 @@ def numbers(made: Trainer, name: str) -> np.ndarray:
     return party.data.train.columns.numeric.double().numpy()
 
 
-def sent(made: Trainer) -> np.ndarray:
+def sent(made: Trainer, name: str = "telecom") -> np.ndarray:
     with torch.no_grad():
-        message: Tensor = made.passives["telecom"].bottom(made.passives["telecom"].data.train.columns.numeric)
+        message: Tensor = made.passives[name].bottom(made.passives[name].data.train.columns.numeric)
     return message.double().numpy()
 
 
@@ -95,6 +95,36 @@ def test_own_columns_messages_and_both_are_what_least_squares_reads(
         assert exact == pytest.approx(expected_exact, abs=0.02)
     assert found.exact_total == found.exact_joint
     assert (found.exact == 1.0) == (width == 5)
+
+
+@pytest.mark.parametrize("own", [0, 3])
+def test_what_other_partners_send_stands_beside_a_message(own: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "PIECE_ROWS", RECORDS)
+    made = trainer("telecom", "shop", "agency", own=own, exchange=OneWay())
+    made.passives["agency"].data.train.columns.numeric.copy_(made.passives["telecom"].data.train.columns.numeric)
+    made.fit(1)
+
+    for name in ("telecom", "shop", "agency"):
+        known, truth = made.watch.readers[name]["ridge"].known.numpy(), numbers(made, name)
+        rows = [sent(made, party) for party in made.passives] + [numbers(made, "bank")] * (own > 0)
+        share, exact = least_squares(rows, truth, known)
+        found = reading(made, name)
+        assert found.most is not None
+        assert found.exact is not None
+        # Of the same columns behind two layers of two outputs each, four directions of five are seen.
+        assert found.joint == pytest.approx(max(share, found.most), abs=0.01)
+        assert found.exact_joint == pytest.approx(max(exact, found.exact), abs=0.04)
+    assert reading(made, "telecom").joint > reading(made, "telecom").most + 0.2  # type: ignore[operator]
+
+
+def test_of_two_partners_both_are_read_jointly_in_every_step() -> None:
+    made = trainer("telecom", "shop", own=0)
+    made.passives["shop"].data.train.columns.numeric.copy_(made.passives["telecom"].data.train.columns.numeric)
+    made.fit(2)
+    for name in ("telecom", "shop"):
+        found = reading(made, name)
+        assert found.joint is not None
+        assert found.joint > found.most + 0.2
 
 
 def test_every_reader_that_regresses_reads_both_together_in_every_epoch() -> None:
