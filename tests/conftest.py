@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.boosting import few_rounds_of_boosting
 
 # Large libraries are imported where they are needed: the process that only hands out tests needs none.
 if TYPE_CHECKING:
@@ -129,10 +131,6 @@ def data_folder() -> Path:
     return folder
 
 
-# What was fitted in few rounds, apart from what was fitted in as many as users have.
-_of_few_rounds: tuple[dict[bytes, Any], dict[bytes, float]] = ({}, {})
-
-
 @pytest.fixture(scope="module")
 def few_rounds() -> Iterator[None]:
     """Judge what own columns predict by three rounds of boosting: for modules that ask only whether it was judged.
@@ -140,13 +138,7 @@ def few_rounds() -> Iterator[None]:
     The fifty that users have take most of the time of a short run of many classes or categories. It holds from the
     first test that uses it to the end of its module, so that runs which several tests share have it too.
     """
-    from splitvfl.leakage import own_columns, own_columns_many
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(own_columns, "ROUNDS", 3)
-        patch.setattr(own_columns_many, "ROUNDS", 3)
-        patch.setattr(own_columns, "_measured", _of_few_rounds[0])
-        patch.setattr(own_columns, "_measured_alone", _of_few_rounds[1])
+    with few_rounds_of_boosting():
         yield
 
 

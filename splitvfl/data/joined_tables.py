@@ -420,7 +420,7 @@ def _divided(tables: Sequence[_PartyTable], specs: Mapping[str, TableSpec], *, d
     with active.rows_called():
         labels, classes = read_labels(target, task=spec.task, positive=spec.positive, source=where)
         split = split_rows(spec, active.table, active.source)
-        check_split(labels, *split, task=spec.task, source=where)
+        check_split(labels, *split, task=spec.task, source=where, split_column=spec.split_column)
     ids = ids_of_rows(active.table, spec, active.source)
     held: dict[str, PartyData] = {}
     for table in tables:

@@ -178,29 +178,38 @@ def class_named(one: float, labels: Labels) -> str:
 
 
 def check_split(
-    labels: Labels, train: Rows, test: Rows, *, task: TaskName, source: str, records: Rows | None = None
+    labels: Labels,
+    train: Rows,
+    test: Rows,
+    *,
+    task: TaskName,
+    source: str,
+    split_column: str | None = None,
+    counts: Rows | None = None,
 ) -> None:
     """Check that what is tested can have been learned.
 
     Args:
-        labels: One per row, ``(n,)``.
-        train: Positions of training rows.
-        test: Positions of test rows.
+        labels: One per row, or each class once with its ``counts``.
+        train: Positions of training labels.
+        test: Positions of test labels.
         task: What is learned.
         source: What to call the labels in messages.
-        records: How many records each row stands for, ``(n,)``; default: one each.
+        split_column: The column that divides the rows; ``None``: their ids do.
+        counts: Of how many rows each label is; ``None``: of one, and a message about a row names it.
 
     Raises:
-        DataError: If training rows, or a binary task's test rows, hold one class only, which no division mends where
-            a class has one record, or if a class occurs in test rows alone.
+        DataError: If a binary task has one record of a class, or its training or test rows hold one class only, or a
+            class occurs in test rows alone.
     """
     if task == "regression":
         return
     if task == "binary":
-        _check_no_single(labels, records, source)
+        _check_two_of_each(labels, counts, source)
     otherwise = (
-        f"; divide the rows otherwise: {setting('split_seed')} or {setting('test_fraction')}, or the split column if "
-        "there is one"
+        f"; divide the rows otherwise: {setting('split_seed')} or {setting('test_fraction')}"
+        if split_column is None
+        else f"; {setting('split_column', split_column)} divides them so: correct that column"
     )
     learned, measured = np.unique(labels[train]), np.unique(labels[test])
     if len(learned) < 2:
@@ -212,19 +221,20 @@ def check_split(
         raise DataError(f"all test rows have one class in {source}; a test AUC needs both{otherwise}")
 
 
-def _check_no_single(labels: Labels, records: Rows | None, source: str) -> None:
-    """Refuse a class of one record, which is either learned or tested; the error names its row if it is known."""
-    for one in np.unique(labels):
-        rows = np.flatnonzero(labels == one)
-        if (len(rows) if records is None else records[rows].sum()) != 1:
-            continue
-        where = f", in row {rows[0]} (from 0)" if records is None else ""
-        error = DataError(
-            f"{source} has one record of {class_named(one, labels)}{where}; it needs 2 at least, one to train on and "
-            "one to test on"
-        )
-        error.row = int(rows[0]) if records is None else None
-        raise error
+def _check_two_of_each(labels: Labels, counts: Rows | None, source: str) -> None:
+    """Refuse one record of a class before a division is blamed: no division gives both parts one."""
+    classes, places = np.unique(labels, return_inverse=True)
+    single = np.bincount(places, counts) == 1
+    if not single.any():
+        return
+    only = classes[single.argmax()]
+    row = int((labels == only).argmax()) if counts is None else None
+    error = DataError(
+        f"{source} has one record of {class_named(only, labels)}{'' if row is None else f', in row {row} (from 0)'}; "
+        "it needs 2 at least, one to train on and one to test on"
+    )
+    error.row = row
+    raise error
 
 
 def _shown(values: Sequence[Any], limit: int = 8) -> str:

@@ -170,7 +170,7 @@ def _divided(spec: TableSpec, parties: Sequence[PartyClaim], table: pa.Table, or
         target = column_of(table, spec.label, source=source)
     labels, classes = read_labels(target, task=spec.task, positive=spec.positive, source=where)
     split = split_rows(spec, table, source)
-    check_split(labels, *split, task=spec.task, source=where)
+    check_split(labels, *split, task=spec.task, source=where, split_column=spec.split_column)
     ids = ids_of_rows(table, spec, source)
     held: dict[str, PartyData] = {}
     for party in parties:

@@ -32,6 +32,8 @@ exchange: {name: taylor, encryption: {key_bits: 2048}, noise: {epsilon: 0.2, del
 train: {epochs: 30, batch_size: 256, optimizer: {name: sgd, lr: 0.01}, noise_seed_for_experiments: 3}
 """
 
+LAST = 184  # records of the last batch, of 440 in batches of 256
+
 THREE = TEXT.replace(
     'columns: ["* error", "worst *"]}', 'columns: ["* error"]}\n  far: {role: passive, columns: ["worst *"]}'
 )
@@ -53,8 +55,8 @@ def data() -> VerticalData:
 
 
 def sigma_by_hand(party: str, *, epsilon: float, epochs: int, steps: int) -> float:
-    """The published formula at δ = .1, G = 1, η = .01, s = 199: 455 records in batches of 256."""
-    drift = 8 * epochs**2 * steps * 0.01**2 / 199
+    """The published formula at δ = .1, G = 1, η = .01, s the last batch's records."""
+    drift = 8 * epochs**2 * steps * 0.01**2 / LAST
     own = 64 * epochs if party == "A" else 16 * epochs
     return math.sqrt(2 * math.log(1.25 / 0.1)) * math.sqrt(drift + own) / epsilon
 
@@ -62,7 +64,7 @@ def sigma_by_hand(party: str, *, epsilon: float, epochs: int, steps: int) -> flo
 def test_the_published_noise_is_that_of_all_epochs(data: VerticalData) -> None:
     plan = noise_plan(config_of(), data.active)
     assert plan is not None
-    # 2 steps an epoch: about 512 training records in batches of 256.
+    # 2 steps an epoch: 440 training records in batches of 256.
     steps = 30 * math.ceil(data.active.train.count / 256)
     assert plan.steps == steps
     assert plan.active == pytest.approx(sigma_by_hand("A", epsilon=0.2, epochs=30, steps=steps), rel=1e-6)
@@ -91,8 +93,8 @@ def test_corrected_noise_protects_one_party(data: VerticalData) -> None:
     assert (alone.active, alone.passive) == (published.active, 0.0)
     assert beside.active == 2.0
     # G grows by 2 tau / 4 with tau = sqrt(2 ln(2 s T / δ')), δ' = .05, and δ is .05 too.
-    bound = 1 + 2 * math.sqrt(2 * math.log(2 * 199 * beside.steps / 0.05)) / 4
-    drift = 8 * bound**2 * 900 * beside.steps * 0.01**2 / 199
+    bound = 1 + 2 * math.sqrt(2 * math.log(2 * LAST * beside.steps / 0.05)) / 4
+    drift = 8 * bound**2 * 900 * beside.steps * 0.01**2 / LAST
     by_hand = math.sqrt(2 * math.log(1.25 / 0.05)) * math.sqrt(drift + (8 * bound - 4) ** 2 * 30) / 0.2
     assert beside.passive == pytest.approx(by_hand, rel=1e-6)
 
@@ -104,9 +106,9 @@ def test_noises_of_several_passive_parties_add_up_in_what_the_active_party_is_pr
     assert found is not None
     assert found.passive == 2.0
     # G grows by sqrt(2) 2 tau / 4: two noises of 2 have a deviation of 2 sqrt(2) together.
-    tau = math.sqrt(2 * math.log(2 * 199 * found.steps / 0.05))
+    tau = math.sqrt(2 * math.log(2 * LAST * found.steps / 0.05))
     bound = 1 + 2 * math.sqrt(2) * tau / 4
-    drift = 8 * bound**2 * 900 * found.steps * 0.01**2 / 199
+    drift = 8 * bound**2 * 900 * found.steps * 0.01**2 / LAST
     by_hand = math.sqrt(2 * math.log(1.25 / 0.05)) * math.sqrt(drift + 64 * bound**2 * 30) / 0.2
     assert found.active == pytest.approx(by_hand, rel=1e-6)
 

@@ -168,7 +168,7 @@ def test_it_crosses_a_network_and_predicts(folder: Path, checkout: Path) -> None
 
 
 def test_a_step_follows_the_gradient_of_ones_own_loss() -> None:
-    text = EXPERIMENT.replace('{name: "my_model:Net", hidden: 5}', "logistic-regression").replace("64", "455")
+    text = EXPERIMENT.replace('{name: "my_model:Net", hidden: 5}', "logistic-regression").replace("64", "all")
     config = config_of(OWN_LOSS, "train.optimizer={name: sgd, lr: 0.5}", "train.epochs=1", text=text)
     data = load_data(config)
     trainer = build_trainer(config, data)

@@ -38,12 +38,14 @@ exchange: {name: split, noise: {epsilon: 1.0, delta: 0.001}}
 train: {epochs: 3, batch_size: 128, optimizer: {name: sgd, lr: 0.1}}
 audit: false
 """
-EACH = 4  # steps of an epoch: 455 records
+RECORDS = 440
+SIZES = (128, 128, 128, 56)  # of the batches of an epoch
+EACH = len(SIZES)
 SENSITIVITY: dict[str, Any] = {
     "steps": 3 * EACH,
     "epochs": 3,
     "batch_size": 128,
-    "last_batch": 71,
+    "last_batch": SIZES[-1],
     "eta": 0.1,
     "k": 1.0,
     "lipschitz": 1.0,
@@ -102,7 +104,7 @@ def test_the_whole_run_spends_what_was_asked_for(data: VerticalData) -> None:
 def test_a_part_of_it_spends_what_the_recursion_says_up_to_there(epochs: int, data: VerticalData) -> None:
     trainer = trainer_of(data)
     trainer.fit(epochs)
-    account, numbers = account_of(trainer), 455 * epochs
+    account, numbers = account_of(trainer), RECORDS * epochs
     for sender, sigma, own in zip(("lab", "clinic"), sigmas(data), ({}, OF_ACTIVE), strict=True):
         side: Any = "passive" if sender == "lab" else "active"
         moved = tight_hdp_sensitivity(side, **SENSITIVITY, **own, after=EACH * epochs)
@@ -225,7 +227,7 @@ def last_by_hand(epsilon: float = 1.0, delta: float = 0.001, sigma: float = 20.0
     longer = SENSITIVITY | {"steps": 30 * EACH, "epochs": 30}
     for step in range(1, 30 * EACH + 1):
         for side, own in (("passive", {}), ("active", OF_ACTIVE)):
-            sizes = [128, 128, 128, 71] * 30
+            sizes = SIZES * 30
             mu = tight_hdp_sensitivity(side, **longer, **own, after=step) / sigma  # type: ignore[arg-type]
             mu += 2.0**-20 * math.sqrt(sum(sizes[:step]))
             if norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu) > delta:
@@ -327,7 +329,7 @@ def test_evaluations_with_noise_are_part_of_what_was_asked_for(data: VerticalDat
     for at in itertools.product(range(EACH), repeat=3):
         distance = 0.0
         for epoch, place in enumerate(at):
-            for batch, size in enumerate((128, 128, 128, 71)):
+            for batch, size in enumerate(SIZES):
                 distance = min(2.0, distance + (0.2 / size if batch == place else 0.0))
             apart[epoch] = max(apart[epoch], distance)
     tested = data.active.test.count
@@ -335,7 +337,7 @@ def test_evaluations_with_noise_are_part_of_what_was_asked_for(data: VerticalDat
     of_training = tight_hdp_sensitivity("passive", **SENSITIVITY) / trained.sigma  # type: ignore[attr-defined]
     of_figures = moved / shown.sigma  # type: ignore[attr-defined]
     assert of_figures**2 / (of_figures**2 + of_training**2) == pytest.approx(0.2, rel=1e-6)
-    rounding = [2.0**-20 * math.sqrt(3 * count) for count in (455, tested)]
+    rounding = [2.0**-20 * math.sqrt(3 * count) for count in (RECORDS, tested)]
     mu = math.hypot(of_training + rounding[0], of_figures + rounding[1])
     assert gaussian_delta(1.0, 1.0, sensitivity=mu) == pytest.approx(0.001, rel=1e-5)
     # An evaluation shows what a row has done to few weights, and so takes little noise.
@@ -355,7 +357,7 @@ def test_what_an_evaluation_shows_has_the_noise(data: VerticalData, monkeypatch:
     (shown,) = noisy.passives["lab"].activation["evaluation"]
     added, none = ((sent - clean).double() for clean, sent in crossed)
     assert not none.any()
-    # 114 numbers: their deviation is known to 7 %.
+    # 129 numbers: their deviation is known to 7 %.
     assert added.std().item() == pytest.approx(shown.sigma, rel=0.3)  # type: ignore[attr-defined]
 
 

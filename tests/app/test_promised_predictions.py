@@ -55,7 +55,8 @@ train: {epochs: 2, batch_size: all, optimizer: {name: sgd, lr: 0.1}}
 audit: false
 network: {listen: "127.0.0.1:PORT", plaintext_on_loopback: true, meeting_s: 60, message_s: 60}
 """
-TESTS = 114  # test records of the set
+TESTS = 129  # test records of the set
+TRAINED = 440
 PARTIES = ("clinic", "lab", "far")
 
 
@@ -105,11 +106,13 @@ def test_over_a_network_it_is_said_and_counted_at_every_party(tmp_path: Path) ->
     told = predicted(config, tmp_path)
     for name in ("lab", "far"):
         (line,) = [one for one in told[name] if "Not covered" in one]
-        assert f"Not covered: {name}'s parts of the logits of 114 records crossed to clinic after the training" in line
+        assert (
+            f"Not covered: {name}'s parts of the logits of {TESTS} records crossed to clinic after the training" in line
+        )
         assert "What is promised of the training towards clinic ended there." in line
         (kept,) = releases(tmp_path / name)
         assert (kept.senders, kept.receivers, kept.records) == ((name,), ("clinic",), TESTS)
-    assert any("lab and far's parts of the logits of 114 records" in one for one in told["clinic"])
+    assert any(f"lab and far's parts of the logits of {TESTS} records" in one for one in told["clinic"])
     # Another one, with settings from which somebody took the noise: the run's own say what was promised.
     bare = config.model_copy(update={"exchange": parse_config(TEXT.replace(
         ", noise: {epsilon: 1.0, delta: 0.001}", ""), source="x").exchange})  # fmt: skip
@@ -138,21 +141,22 @@ def test_in_one_process_it_is_said_and_counted_too(tmp_path: Path, capsys: pytes
     summary = (run / "summary.json").read_bytes()
     assert main(["predict", str(run), "--out", out]) == 0
     said = " ".join(capsys.readouterr().err.split())
-    assert "Not covered: lab and far's parts of the logits of 114 records crossed to clinic after the training" in said
+    said_of = f"lab and far's parts of the logits of {TESTS} records"
+    assert f"Not covered: {said_of} crossed to clinic after the training" in said
     load_run(run).predict()
     (kept,) = releases(run)
     assert kept.records == 2 * TESTS
     assert (run / "summary.json").read_bytes() == summary
     assert main(["report", str(run), "--out", str(tmp_path / "report.html")]) == 0
     page = (tmp_path / "report.html").read_text()
-    assert "parts of the logits of 228 records" in page
+    assert f"parts of the logits of {2 * TESTS} records" in page
     assert "That is of the training alone" in page
     capsys.readouterr()
     # The audit says it of the claim itself.
     assert main(["audit", str(run), "--draws", "400"]) == 0
-    assert "parts of the logits of 228 records" in " ".join(capsys.readouterr().out.split())
+    assert f"parts of the logits of {2 * TESTS} records" in " ".join(capsys.readouterr().out.split())
     claims = json.loads((run / "audit.json").read_text())["defenses"][-1]["claims"]
-    assert all(any("228 records" in why for why in claim["why"]) for claim in claims)
+    assert all(any(f"{2 * TESTS} records" in why for why in claim["why"]) for claim in claims)
     assert {claim["verdict"] for claim in claims} == {"not covered"}
     # A run in its place has predicted nothing.
     run_experiment(config_of(tmp_path), run, overwrite=True)
@@ -164,10 +168,10 @@ def test_a_student_that_learns_from_joint_scores_is_a_release_too(tmp_path: Path
     told: list[str] = []
     teacher = teacher_of(tmp_path / "run", None, None, told.append)
     assert releases(tmp_path / "run") == []
-    assert len(teacher.train_scores()) == 455
+    assert len(teacher.train_scores()) == TRAINED
     (kept,) = releases(tmp_path / "run")
-    assert kept.records == 455
-    assert any("of 455 records" in line for line in told)
+    assert kept.records == TRAINED
+    assert any(f"of {TRAINED} records" in line for line in told)
 
 
 def test_where_nothing_was_promised_nothing_is_said(tmp_path: Path) -> None:
@@ -227,6 +231,7 @@ def test_a_half_that_was_taken_elsewhere_is_counted_beside_itself(tmp_path: Path
 
 
 PUT_BY = ("exchange.noise.prediction_share=0.2", "exchange.noise.predictions=300")
+LEFT = 300 - 2 * TESTS
 
 
 def plan_for(*changes: str) -> HdpPlan:
@@ -241,8 +246,8 @@ def test_the_noise_of_predictions_takes_its_share_and_the_whole_is_what_was_aske
     for one, shares in ((plan, (0.2, 0.0)), (evaluated, (0.2, 0.3))):
         sent, shown = one.passive.predictions, one.passive.evaluations
         assert sent is not None
-        # By hand: two steps of rate .1 on 455 rows of norm 1, |h| at most 1; 300 numbers, each moved by all of it.
-        moved = 2 * 2 * 0.1 / 455
+        # By hand: two steps of rate .1 on 440 rows of norm 1, |h| at most 1; 300 numbers, each moved by all of it.
+        moved = 2 * 2 * 0.1 / TRAINED
         mu = gaussian_mu(epsilon=1.0, delta=0.001)
         assert sent.sensitivity == pytest.approx(math.sqrt(300) * moved, rel=1e-9)
         # Rounding before the noise, to 2^-20 of it, is in μ besides.
@@ -293,24 +298,27 @@ def test_in_one_process_predictions_have_noise_until_none_is_left(
     assert [(type(one), getattr(one, "sigma", None)) for one in noise] == [(GaussianIR, reserve_of(run).sigma)]
     scores = [load_run(run).predict() for _ in range(2)]
     assert not torch.equal(*scores)  # drawn anew
-    assert reserve_of(run).left == 300 - 2 * TESTS
+    assert reserve_of(run).left == LEFT
     assert releases(run) == []
     assert not read_summary(run).released
     capsys.readouterr()
     assert main(["predict", str(run), *out]) == 2
     told = " ".join(capsys.readouterr().err.split())
-    assert "put by for predictions of 300 records (exchange.noise.predictions), 72 are left, and 114 are to be" in told
+    assert (
+        f"put by for predictions of 300 records (exchange.noise.predictions), {LEFT} are left, and {TESTS} are to be"
+        in told
+    )
     assert "--not-covered" in told
     assert not (tmp_path / "scores.csv").exists()
-    assert reserve_of(run).left == 72
+    assert reserve_of(run).left == LEFT
     assert main(["predict", str(run), *out, "--not-covered"]) == 0
     assert "ended there" in " ".join(capsys.readouterr().err.split())
-    assert reserve_of(run).left == 72
+    assert reserve_of(run).left == LEFT
     (kept,) = releases(run)
     assert kept.records == TESTS
     # A run that has finished is resumed by leaving it as it is; nothing comes back.
     run_experiment(config, run, resume=True)
-    assert reserve_of(run).left == 72
+    assert reserve_of(run).left == LEFT
 
 
 def test_over_a_network_every_party_counts_and_refuses_before_it_meets_anybody(tmp_path: Path) -> None:
@@ -318,11 +326,11 @@ def test_over_a_network_every_party_counts_and_refuses_before_it_meets_anybody(t
     together(lambda name: run_party(config, name, tmp_path / name))
     told = predicted(config, tmp_path)
     predicted(config, tmp_path)
-    assert any("114 records with noise of σ" in line and "186 of 300 are left" in line for line in told["lab"])
+    assert any(f"{TESTS} records with noise of σ" in line and "171 of 300 are left" in line for line in told["lab"])
     for name in PARTIES:
-        assert reserve_of(tmp_path / name).left == 72
+        assert reserve_of(tmp_path / name).left == LEFT
         assert releases(tmp_path / name) == []
-        with pytest.raises(PrivacyError, match="72 are left, and 114 are to be scored; nothing was sent"):
+        with pytest.raises(PrivacyError, match=f"{LEFT} are left, and {TESTS} are to be scored; nothing was sent"):
             service_of(config, name, tmp_path, [])
     # Answers on request have none of that noise.
     with pytest.raises(PrivacyError, match=r"answers on request have none of it.*--not-covered"):

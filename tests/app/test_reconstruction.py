@@ -21,7 +21,7 @@ import torch
 
 from splitvfl.app.reconstruction import reconstruct
 from splitvfl.app.saved_model import load_half
-from splitvfl.app.saved_run import load_run
+from splitvfl.app.saved_run import SavedRun, load_run
 from splitvfl.app.shown_weights import SHIFT
 from splitvfl.attacks import HalfAttack, LeastSquaresAttack, constrained_least_squares, rcc2
 from splitvfl.attacks.error_bounds import ColumnMoments, row_space, transformed_error
@@ -631,8 +631,11 @@ def test_what_cannot_be_is_refused_with_the_reason(
 def test_a_run_without_its_records_or_with_others_is_refused(folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "four"
     shutil.copytree(folder / "four", run)
-    changed = (folder / "all.csv").read_text().replace(",a,", ",b,", 3)
-    (tmp_path / "all.csv").write_text(changed)
+    lines = (folder / "all.csv").read_text().splitlines(keepends=True)
+    tested = 1 + int(load_run(run).own_data["telecom"].test.ids[0])  # below the header
+    given = next(f",{plan}," for plan in "abc" if f",{plan}," in lines[tested])
+    lines[tested] = lines[tested].replace(given, ",b," if given != ",b," else ",c,")
+    (tmp_path / "all.csv").write_text("".join(lines))
     config = (run / "experiment.yaml").read_text()
     (run / "experiment.yaml").write_text(config.replace(str(folder / "all.csv"), str(tmp_path / "all.csv")))
     with pytest.raises(DataError, match="have changed since; train again"):
@@ -645,26 +648,32 @@ def test_a_run_without_its_records_or_with_others_is_refused(folder: Path, tmp_p
         reconstruct(run, attacks="half")
 
 
-def test_an_auditor_puts_halves_of_a_networked_run_together(folder: Path, tmp_path: Path) -> None:
-    """Such halves do not say which records they saw; each party's are read as that party reads them."""
-    audit = tmp_path / "audit"
-    shutil.copytree(folder / "two" / "model", audit)
-    shutil.copy(folder / "two" / "experiment.yaml", audit)
-    whole = reconstruct(folder / "two", attacks="half")
-    assert whole.notes == ()
+def networked(audit: Path, **changes: Any) -> SavedRun:
+    """Return a run of halves as a party over a network saves them: they do not say which records they saw."""
     run = load_run(audit)
     run.halves = {
-        name: replace(half, schema=msgspec.structs.replace(half.schema, test=msgspec.UNSET))
+        name: replace(half, schema=msgspec.structs.replace(half.schema, test=msgspec.UNSET, **changes))
         for name, half in run.halves.items()
     }
-    # A party alone divides a table otherwise than one process does, and its columns are encoded otherwise then.
+    return run
+
+
+def test_an_auditor_puts_halves_of_a_networked_run_together(folder: Path, tmp_path: Path) -> None:
+    """Each party's records are read as that party reads them: divided and encoded as in one process."""
+    audit = tmp_path / "audit"
+    shutil.copytree(folder / "two" / "model", audit)
+    config = (folder / "two" / "experiment.yaml").read_text()
+    (audit / "experiment.yaml").write_text(config)
+    whole = reconstruct(folder / "two", attacks="half")
+    assert whole.notes == ()
+    found = reconstruct(networked(audit), attacks="half")
+    assert found.parties == whole.parties
+    assert any("of those that experiment.yaml names" in note for note in found.notes)
+
+    (audit / "experiment.yaml").write_text(config.replace("split_seed: 0", "split_seed: 1"))
     with pytest.raises(DataError, match="are encoded otherwise than those that its half was trained on"):
-        reconstruct(run, attacks="half")
-    run.halves = {
-        name: replace(half, schema=msgspec.structs.replace(half.schema, encoding=None))
-        for name, half in run.halves.items()
-    }
-    found = reconstruct(run, attacks="half")
+        reconstruct(networked(audit), attacks="half")
+    found = reconstruct(networked(audit, encoding=None), attacks="half")
     assert any("of those that experiment.yaml names" in note for note in found.notes)
     assert found.parties.keys() == whole.parties.keys()
 

@@ -85,8 +85,8 @@ def test_training_prediction_and_every_encrypted_protocol_run_without_phe(checko
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:4] == ["residue True", "taylor True", "hybrid True", "coordinator True"]
-    # A header, and a line for each of the 114 test records.
-    assert len((tmp_path / "scores.csv").read_text(encoding="utf-8").splitlines()) == 115
+    # A header, and a line for each of the 129 test records.
+    assert len((tmp_path / "scores.csv").read_text(encoding="utf-8").splitlines()) == 130
 
 
 def test_the_error_is_an_import_error_that_names_phe(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -296,6 +296,10 @@ def test_a_message_about_a_row_says_whose_it_is(ids: Any) -> None:
     with pytest.raises(DataError, match=rf"'default' .* row 0 .*; row 0 is customer {int(bank()['customer'][0])}"):
         from_tables(**tables(active=cells))
 
+    cells = {**bank(), "default": np.arange(ROWS) == 1}
+    with pytest.raises(DataError, match=rf"one record of the positive .*; row 1 is customer {bank()['customer'][1]}"):
+        from_tables(**tables(active=cells))
+
 
 def test_a_table_as_path_is_told_where_to_go() -> None:
     with pytest.raises(ArgumentError, match=r"got a DataFrame; tables in memory are for splitvfl\.from_tables"):

@@ -101,25 +101,40 @@ def test_what_is_tested_must_have_been_learned() -> None:
     check_split(labels, np.array([0, 1, 4]), np.array([2, 3]), task="multiclass", source="y")
     with pytest.raises(DataError, match=r"class 2 .* of y occurs in test rows only"):
         check_split(labels, np.array([0, 1, 2]), np.array([3, 4]), task="multiclass", source="y")
-    binary = labels[:4].astype(np.float32)
-    with pytest.raises(DataError, match=r"all training rows have one class in y.*split_seed"):
-        check_split(binary, np.array([0, 2]), np.array([1]), task="binary", source="y")
-    with pytest.raises(DataError, match=r"all test rows have one class in y; .*split_seed.*split column"):
-        check_split(binary, np.array([0, 1]), np.array([2]), task="binary", source="y")
     check_split(np.array([1.0, 2.0], np.float32), np.array([0]), np.array([1]), task="regression", source="y")
 
 
-@pytest.mark.parametrize(("single", "name"), [(1, "positive"), (0, "negative")])
-@pytest.mark.parametrize("tested", [[0, 5], [0, 1]])
-def test_a_class_of_one_record_is_named_with_its_row_whatever_the_division(
-    single: int, name: str, tested: list[int]
-) -> None:
-    labels = np.full(8, 1 - single, np.float32)
-    labels[5] = single
-    train, test = np.setdiff1d(np.arange(8), tested), np.array(tested)
+@pytest.mark.parametrize(
+    ("split_column", "change"), [(None, "split_seed or test_fraction"), ("part", "split_column='part'")]
+)
+def test_a_part_of_one_class_says_what_to_change(split_column: str | None, change: str) -> None:
+    labels = np.array([0, 1, 0, 1], np.float32)
+    how: dict[str, Any] = {"task": "binary", "source": "y", "split_column": split_column}
 
-    with pytest.raises(DataError, match=rf"^y has one record of the {name} class, in row 5 .*; it needs 2") as raised:
-        check_split(labels, train, test, task="binary", source="y")
+    check_split(labels, np.array([0, 1]), np.array([2, 3]), **how)
+    with pytest.raises(DataError, match=f"all training rows have one class in y.*{change}"):
+        check_split(labels, np.array([0, 2]), np.array([1, 3]), **how)
+    with pytest.raises(DataError, match=f"all test rows have one class in y; .*{change}"):
+        check_split(labels, np.array([0, 1, 2]), np.array([3]), **how)
 
-    assert raised.value.row == 5
-    assert "split_seed" not in str(raised.value), "no other division helps"
+
+@pytest.mark.parametrize("test", [[2], [0, 3]])
+def test_the_only_record_of_a_class_is_named_wherever_it_falls(test: list[int]) -> None:
+    """No division gives both parts one, so none is advised."""
+    labels = np.array([1, 1, 0, 1, 1], np.float32)
+
+    with pytest.raises(DataError) as caught:
+        check_split(labels, np.setdiff1d(np.arange(5), test), np.array(test), task="binary", source="y")
+
+    assert "y has one record of the negative class, in row 2 (from 0); it needs 2 at least" in str(caught.value)
+    assert "split_seed" not in str(caught.value)
+    assert caught.value.row == 2
+
+
+def test_a_class_given_once_with_its_count_is_no_single_record() -> None:
+    labels = np.array([0, 1], np.float32)
+    both = np.array([0, 1])
+
+    check_split(labels, both, both, task="binary", source="y", counts=np.array([4, 2]))
+    with pytest.raises(DataError, match="y has one record of the positive class; it needs 2 at least"):
+        check_split(labels, both, np.array([0]), task="binary", source="y", counts=np.array([4, 1]))

@@ -10,7 +10,7 @@ def test_a_run_in_one_process_knows_the_partners_features() -> None:
     assert found["total"] >= max(found["baseline"], found["joint reader"], found["without features"])
     assert found["baseline"] > 0.98
     assert 0.5 < found["where nothing leaks"] < 0.65
-    # Labels in random order: an AUC of 455 records has a standard error of .03.
+    # Labels in random order: an AUC of 440 records has a standard error of .03.
     assert abs(found["shuffled labels"] - 0.5) < 0.12
 
 

@@ -109,18 +109,22 @@ class LabelValues:
         kind: What its cells hold.
         task: What is learned.
         positive: The positive class, where it is not 1.
+        split_column: The column that divides the rows; ``None``: their ids do.
 
     Raises:
         DataError: If text is to be measured.
     """
 
-    def __init__(self, column: str, kind: Kind, *, task: TaskName, positive: Positive | None) -> None:
+    def __init__(
+        self, column: str, kind: Kind, *, task: TaskName, positive: Positive | None, split_column: str | None = None
+    ) -> None:
         if task == "regression" and kind == "text":
             raise DataError(f"label column {column!r} holds text; regression needs numbers")
         self._column = column
         self._kind = kind
         self._task = task
         self._positive = positive
+        self._split_column = split_column
         self._counts: dict[Any, npt.NDArray[np.int64]] = {}
         self._where = f"label column {column!r}"
 
@@ -160,7 +164,8 @@ class LabelValues:
         """Return what the labels mean, and the number of classes.
 
         Raises:
-            DataError: If the values are not what the task needs, or a class has no training row.
+            DataError: If the values are not what the task needs, a class has no training row, or a binary task's class
+                has one row.
         """
         found = sorted(self._counts)
         values = pa.array(found, pa.string() if self._kind == "text" else pa.float64())
@@ -169,7 +174,15 @@ class LabelValues:
         labels, classes = read_labels(values, task=self._task, positive=self._positive, source=self._where)
         counts = np.array([self._counts[value] for value in found])
         train, test = (np.flatnonzero(part > 0) for part in counts.T)
-        check_split(labels, train, test, task=self._task, source=self._where, records=counts.sum(axis=1))
+        check_split(
+            labels,
+            train,
+            test,
+            task=self._task,
+            source=self._where,
+            split_column=self._split_column,
+            counts=counts.sum(axis=1),
+        )
         positive = int(labels.argmax()) if self._task == "binary" else None
         return LabelSchema(column=self._column, kind=self._kind, values=tuple(found), positive=positive), classes
 

@@ -151,7 +151,9 @@ class Statistics:
         self.labels = None
         if plan.label is not None:
             kind = plan.kinds[plan.label]
-            self.labels = LabelValues(plan.label, kind, task=plan.task, positive=plan.positive)
+            self.labels = LabelValues(
+                plan.label, kind, task=plan.task, positive=plan.positive, split_column=plan.split.column
+            )
 
     def add(self, chunk: Chunk, tested: Mask) -> None:
         """Take in some rows.

@@ -79,8 +79,9 @@ def test_measurements_stay_as_they_are_if_they_fit() -> None:
     [
         ([0.0, 2.0], [False, False], {}, "label column 'y' holds 0, 2; a binary task needs 0 and 1"),
         ([0.0, 1.0, 2.0], [False] * 3, {"positive": 1}, "exactly one other value"),
-        ([0.0, 1.0] * 2, [False, True] * 2, {}, "all training rows have one class"),
-        ([0.0] * 4 + [1.0], [False, True] * 2 + [True], {}, "has one record of the positive class; it needs 2"),
+        ([0.0, 1.0] * 2, [False, True] * 2, {}, "all training rows have one class .* split_seed"),
+        ([0.0, 1.0] * 2, [False, True] * 2, {"split_column": "part"}, "one class .* split_column='part' divides them"),
+        ([0.0, 0.0, 1.0], [False, True, True], {}, "label column 'y' has one record of the positive class; it needs 2"),
         ([0.0, 1.0, 2.0], [False, False, True], {"task": "multiclass"}, "occurs in test rows only"),
         ([0.0, 0.5], [False, False], {"task": "multiclass"}, "classes are text or whole numbers"),
         (["a", "b"], [False, False], {}, "holds 'a', 'b'"),
