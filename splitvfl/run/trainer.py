@@ -26,7 +26,17 @@ from splitvfl.exchange.handshake import TaskSpec, agreed_settings, terms_of
 from splitvfl.exchange.prediction import Part, predict, predict_records
 from splitvfl.exchange.scoring import ACTIVE
 from splitvfl.exchange.split import Split
-from splitvfl.hooks import At, Attack, Defense, placed, reads_activations, reads_whole_model, seat_of, target_of
+from splitvfl.hooks import (
+    At,
+    Attack,
+    Defense,
+    placed,
+    reads_activations,
+    reads_steps,
+    reads_whole_model,
+    seat_of,
+    target_of,
+)
 from splitvfl.leakage.canaries import check_canaries
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.features import FeatureLeak
@@ -66,6 +76,7 @@ from splitvfl.run.replacement import Replacement
 from splitvfl.run.results import Results
 from splitvfl.run.score_seats import ScoreSeats
 from splitvfl.run.seats import LabelBook, Seats
+from splitvfl.run.step_seat import StepSeat
 from splitvfl.run.training import Training, TrainingProgress
 
 
@@ -248,7 +259,11 @@ class Trainer(Training):
         )
         on_features = [one for one in attacks if seat_of(one) == "active" and target_of(one) == "features"]
         of_scores = [one for one in on_features if reads_whole_model(one) and not reads_activations(one)]
-        self.feature_attacks = [one for one in on_features if not reads_activations(one) and not reads_whole_model(one)]
+        of_steps = [one for one in on_features if reads_steps(one)]
+        elsewhere = {id(one) for one in on_features if reads_activations(one)} | {
+            id(one) for one in (*of_scores, *of_steps)
+        }
+        self.feature_attacks = [one for one in on_features if id(one) not in elsewhere]
         self._column_seats = ColumnSeats(
             active,
             self.passives,
@@ -261,6 +276,7 @@ class Trainer(Training):
         self._score_seats = ScoreSeats(
             active, self.passives, of_scores, watch=self.watch, batches=self.batches, seed=seed
         )
+        self._step_seat = StepSeat(active, self.passives, of_steps, watch=self.watch, exchange=own, seed=seed)
         self._membership_seat = MembershipSeat(
             active,
             self.passives,
@@ -363,6 +379,7 @@ class Trainer(Training):
             self._converse()
             self._seats.attack_after_training(self.step, self._monitor)
             self._score_seats.read(self.step, self._monitor)
+            self._step_seat.read(self.step, self._monitor)
             self._membership_seat.read(self.step, self._monitor)
         finally:
             for side in self._sides.values():
@@ -485,10 +502,12 @@ class Trainer(Training):
     def column_readings(self, party: str) -> list[ColumnReading]:
         """Return what attacks in the active party's seat read of a passive party's columns.
 
-        In activations, during training (:mod:`splitvfl.leakage.column_reading`), and in scores of predictions, when it
-        has ended (:mod:`splitvfl.run.score_seats`). Beside each stands what the active party's own columns tell.
+        In activations, during training (:mod:`splitvfl.leakage.column_reading`), and, when it has ended, in scores of
+        predictions (:mod:`splitvfl.run.score_seats`) and in all steps together (:mod:`splitvfl.run.step_seat`). Beside
+        those of the first two kinds stands what the active party's own columns tell.
         """
-        return [*self._column_seats.readings(party), *self._score_seats.readings(party)]
+        seats = (self._column_seats, self._score_seats, self._step_seat)
+        return [reading for seat in seats for reading in seat.readings(party)]
 
     @property
     def membership(self) -> list[MembershipLeak]:
@@ -524,6 +543,7 @@ class Trainer(Training):
             "figures": dict(self.figures),
             "best figures": dict(self.kept),
             "watch": self.watch.state_dict(),
+            "steps": self._step_seat.state_dict(),
             "sides": {name: side.state_dict() for name, side in self._sides.items()},
             "data": self.data_digests,
         }
@@ -628,6 +648,7 @@ class Trainer(Training):
                 party.load_state_dict(parts[f"party-{party.name}"])
                 party.load_hook_state(parts[f"hooks-{party.name}"])
             self.watch.load_state_dict(run["watch"])
+            self._step_seat.load_state_dict(run.get("steps", {}))
             for name, side in self._sides.items():
                 side.load_state_dict(run.get("sides", {}).get(name, {}))
             self.figures, self.kept = run["figures"], run["best figures"]
