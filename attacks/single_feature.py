@@ -287,7 +287,7 @@ class _Seen:
         """Return ``Σ_j pull_j r_j`` of every step, and at which steps a ratio or a pull is unknown that counts."""
         products = ratios[self.record] * self.pulls
         missing = np.isnan(products) & self.pulled
-        sums = np.bincount(self.step, np.nan_to_num(products), self.count)
+        sums = np.bincount(self.step, np.nan_to_num(products), self.count).astype(np.float64)
         return sums, np.bincount(self.step, missing, self.count) > 0
 
 
