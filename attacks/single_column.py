@@ -29,7 +29,7 @@ class SingleColumnAttack:
 
     In a file: ``attacks: [single-column]``
 
-    Also called: single-feature, one-feature, theorem 3.5, feature attack of vertical logistic regression.
+    Also called: single-feature, one-feature, theorem 3.5, single-feature reconstruction.
 
     Source: *Is Vertical Logistic Regression Privacy-Preserving?*, lemmas 3.3 and 3.4, theorem 3.5; for every sigmoid.
 
