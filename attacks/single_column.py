@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor
@@ -11,6 +11,10 @@ from splitvfl.attacks.residue_solving import solve_residues
 from splitvfl.attacks.single_feature import ObservedParts, single_feature_of_parts
 from splitvfl.errors import ArgumentError, AttackRefused
 from splitvfl.hooks import PartnerStep, Seat, Target, View
+
+# Of numbers in float32, or in fixed point, in units of the largest: smaller ones count as 0.
+_TOLERANCE: Final = 1e-6
+_SHAPES: Final = (("ids", 0), ("columns", 1))
 
 
 class SingleColumnAttack:
@@ -32,12 +36,6 @@ class SingleColumnAttack:
     Also called: single-feature, one-feature, theorem 3.5, single-feature reconstruction.
 
     Source: *Is Vertical Logistic Regression Privacy-Preserving?*, lemmas 3.3 and 3.4, theorem 3.5; for every sigmoid.
-
-    Args:
-        tolerance: Error of received numbers in units of the largest, above 0 and below 0.1: smaller ones count as 0.
-
-    Raises:
-        ArgumentError: If the tolerance is out of range.
     """
 
     name: ClassVar[str] = "single-column"
@@ -45,10 +43,7 @@ class SingleColumnAttack:
     target: ClassVar[Target] = "features"
     needs: ClassVar[frozenset[str]] = frozenset({"partner_steps"})
 
-    def __init__(self, *, tolerance: float = 1e-6) -> None:
-        if not 0.0 < tolerance < 0.1:
-            raise ArgumentError(f"tolerance must lie between 0 and 0.1, got {tolerance!r}")
-        self._tolerance = tolerance
+    def __init__(self) -> None:
         self.note = ""
 
     def __call__(self, view: View, /) -> Tensor:
@@ -75,7 +70,7 @@ class SingleColumnAttack:
                 "determine the parts of so many"
             )
         try:
-            found, why = single_feature_of_parts(observed, tolerance=self._tolerance)
+            found, why = single_feature_of_parts(observed, tolerance=_TOLERANCE)
         except ArgumentError as error:
             raise AttackRefused(str(error)) from error
         linked = torch.isfinite(found.features)
@@ -88,9 +83,6 @@ class SingleColumnAttack:
         places = torch.searchsorted(found.ids, ids).clamp_max(len(found.ids) - 1)
         there = found.ids[places] == ids
         return torch.where(there, values[places], values.mean()).unsqueeze(1).to(view.device)
-
-
-_SHAPES = (("ids", 0), ("columns", 1))
 
 
 def _observed(step: PartnerStep) -> ObservedParts:
