@@ -41,6 +41,7 @@ from splitvfl.attacks.packed_equations import (
     solve_equations,
     unpack_equations,
 )
+from splitvfl.attacks.packing import PackingAttack
 from splitvfl.attacks.procrustes import ProcrustesAttack, recover_transform, undo_transform
 from splitvfl.attacks.pseudo_client import PseudoClientAttack
 from splitvfl.attacks.rcc1 import RCC1Attack, rcc1, rcc1_with_value, rcc1_within
@@ -96,6 +97,7 @@ __all__ = [
     "NoiseSubtractionAttack",
     "NormAttack",
     "OwnPredictionAttack",
+    "PackingAttack",
     "PackingEngine",
     "ProcrustesAttack",
     "PseudoClientAttack",

@@ -421,6 +421,9 @@ class View:
         "A copy of the label party's own top model at this step, of the auxiliary records: takes activations of them, "
         "``(m, width)``, and returns their mean loss, ``()``, with the label party's columns and labels that they have."
     )
+    packed_values = ViewField[Tensor](
+        "Encrypted values that a deviating party has unpacked, ``(n,)``, NaN where it has none."
+    )
     partner_steps = ViewField[tuple[PartnerStep, ...]](
         "Every step of the training as the label party saw it, of a partner with one column and a linear model."
     )

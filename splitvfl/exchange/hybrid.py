@@ -91,7 +91,7 @@ class Hybrid(EncryptedExchange):
         "the gradient of its weights, and which records are sent, not which of them are used",
     )
     draws_records = True
-    computes_at_active = False
+    multiplied_by = frozenset({"passive"})
     passes_on_keys = False
 
     def __init__(
