@@ -145,7 +145,7 @@ class PackingSeat:
         truth = self._true_labels() if labels else None
         for strength, values in zip(STRENGTHS, (packed.agreed, packed.whole), strict=True):
             read, here = values[: len(places)], places[: len(values)]
-            scores = self._scores.setdefault((name, owner, strength), PackedScores(train.count))
+            scores = self._scores.setdefault((name, owner, strength), PackedScores(self._active.data.train.count))
             expected = self._parts(owner, here) if truth is None else truth[here]
             scores.add(packed, read, here, expected, labels=labels)
         if labels:
