@@ -41,6 +41,7 @@ from splitvfl.attacks.packed_equations import (
     solve_equations,
     unpack_equations,
 )
+from splitvfl.attacks.packing import PackingAttack
 from splitvfl.attacks.procrustes import ProcrustesAttack, recover_transform, undo_transform
 from splitvfl.attacks.pseudo_client import PseudoClientAttack
 from splitvfl.attacks.rcc1 import RCC1Attack, rcc1, rcc1_with_value, rcc1_within
@@ -53,7 +54,8 @@ from splitvfl.attacks.ridge import RidgeAttack
 from splitvfl.attacks.score_inversion import ScoreInversionAttack
 from splitvfl.attacks.secret_batch_likelihood import SecretBatchLikelihoodAttack, secret_batch_llr
 from splitvfl.attacks.sign import SignAttack
-from splitvfl.attacks.single_feature import recover_single_feature
+from splitvfl.attacks.single_column import SingleColumnAttack
+from splitvfl.attacks.single_feature import recover_single_feature, single_feature_of_parts
 from splitvfl.attacks.sparse_residues import SparseResiduesAttack, sparse_residues
 from splitvfl.attacks.stacked_epochs import StackedEpochsAttack, stack_epochs, two_mean_labels
 from splitvfl.attacks.stacked_models import StackedModels, stack_models
@@ -95,6 +97,7 @@ __all__ = [
     "NoiseSubtractionAttack",
     "NormAttack",
     "OwnPredictionAttack",
+    "PackingAttack",
     "PackingEngine",
     "ProcrustesAttack",
     "PseudoClientAttack",
@@ -109,6 +112,7 @@ __all__ = [
     "ScoreInversionAttack",
     "SecretBatchLikelihoodAttack",
     "SignAttack",
+    "SingleColumnAttack",
     "SparseResiduesAttack",
     "StackedEpochsAttack",
     "StackedModels",
@@ -155,6 +159,7 @@ __all__ = [
     "secret_batch_llr",
     "slot_bits_needed",
     "slots_available",
+    "single_feature_of_parts",
     "solve_equations",
     "solve_residues",
     "sparse_residues",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gmpy2
@@ -18,6 +18,7 @@ from splitvfl.crypto.integers import tensor_to_integers
 from splitvfl.crypto.keys import PublicKey
 from splitvfl.crypto.packing import centred
 from splitvfl.crypto.product_layout import ProductLayout
+from splitvfl.leakage.packed_values import PackedValues
 
 
 class PackingEngine(Engine):
@@ -34,25 +35,36 @@ class PackingEngine(Engine):
     two, as residues after zero weights, one bit tells each: some forty a sum, which this attack does not try. Claiming
     more columns than there are buys more ciphertexts, up to ``most_columns``.
 
+    Where ``open_whole`` is set, as a trainer does with ``malicious={"lab": PackingEngine()}``, it also packs full
+    plaintexts, has them opened outside the protocol, and tells what they hold: what the published protocol gives away.
+
     Source: *Is Vertical Logistic Regression Privacy-Preserving?*, section 5.2, the active packing attack.
 
     Attributes:
         learned: The values read by each request, float64 ``(k,)``: those of the first k records of the batch.
+        told: Called with what was read of each request.
+        open_whole: Opens ciphertexts under the key of a modulus as a whole; ``None``: nobody does.
     """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.learned: list[Tensor] = []
+        self.told: Callable[[PackedValues], None] = _ignored
+        self.open_whole: Callable[[int, Tensor], list[int]] | None = None
 
     def evaluator(self, public: PublicKey, layout: ProductLayout) -> Evaluator:
         """Return an evaluator that packs single records; see :class:`~splitvfl.crypto.engine.Engine`."""
-        return _Packing(public, layout, self.learned)
+        return _Packing(public, layout, self)
+
+
+def _ignored(values: PackedValues) -> None: ...
 
 
 class _Packing(Evaluator):
-    def __init__(self, public: PublicKey, layout: ProductLayout, learned: list[Tensor]) -> None:
+    def __init__(self, public: PublicKey, layout: ProductLayout, engine: PackingEngine) -> None:
         super().__init__(public, layout)
-        self._learned = learned
+        self._engine = engine
+        self._whole: list[int] = []
         # A value and its sign, and one bit to spare.
         self._slot_bits = layout.value_size.bit_length() + 2
         self._slots = slots_available(public.bits, self._slot_bits)
@@ -64,12 +76,27 @@ class _Packing(Evaluator):
         values = [value for given, _ in terms for value in read_ciphertexts(given, self.public)]
         self._agreed = [row for _, weights in terms for row in weights.tolist()]
         self._counts = self._shared_out(len(values))
+        self._whole = self._opened_whole(values)
         fresh = iter(self._obfuscators.take(self.layout.replies))
         packed, first = [], 0
         for count in self._counts:
             packed.append(self._packed(values[first : first + count]) * next(fresh) % self.public.square)
             first += count
         return MaskedSums(write_ciphertexts(packed, self.public), (0,) * len(packed))
+
+    def _opened_whole(self, values: Sequence[mpz]) -> list[int]:
+        """Return what whole plaintexts would tell, as many as are decrypted; nothing where nobody opens them."""
+        if self._engine.open_whole is None:
+            return []
+        read = values[: self._slots * self.layout.replies]
+        parts = [read[first : first + self._slots] for first in range(0, len(read), self._slots)]
+        packed = write_ciphertexts([self._packed(part) for part in parts], self.public)
+        opened = self._engine.open_whole(self.public.n, packed)
+        return [
+            value
+            for plaintext, part in zip(opened, parts, strict=True)
+            for value in self._read(plaintext % self.public.n, len(part))
+        ]
 
     def _shared_out(self, values: int) -> list[int]:
         """Return how many values go into each ciphertext: as many as come back of it."""
@@ -94,7 +121,12 @@ class _Packing(Evaluator):
             for plaintext, count in zip(plaintexts, self._counts, strict=True)
             for value in self._read(plaintext, count)
         ]
-        self._learned.append(torch.tensor(found, dtype=torch.float64) * 2.0**-self.layout.value_bits)
+        agreed, whole = (
+            torch.tensor(one, dtype=torch.float64) * 2.0**-self.layout.value_bits for one in (found, self._whole)
+        )
+        self._engine.learned.append(agreed)
+        received, bits = len(self._agreed), sum(self.layout.opened_bits)
+        self._engine.told(PackedValues(self.public.n, received, agreed, whole, self._slots, self.layout.replies, bits))
         if len(found) < len(self._agreed):
             return [0] * self.layout.outputs
         columns = zip(*self._agreed, strict=True)

@@ -29,6 +29,8 @@ Places = npt.NDArray[np.int64]
 # Share that a fit by one feature may leave over of logits without noise. Roundings leave 1e-12; two features leave 1e-4
 # to tenths, the less the more slowly their weights turn.
 _LEFT_OVER = 1e-6
+# Rounds of alternating least squares on noisy logits.
+_NOISY_ROUNDS = 100
 
 
 class SingleFeature(NamedTuple):
@@ -65,15 +67,33 @@ class ObservedBatch(NamedTuple):
     eta: float
 
 
+class ObservedParts(NamedTuple):
+    """One step of which the attacker knows the other party's part of each logit.
+
+    Attributes:
+        ids: Record ids, ``(s,)``, int64, each once.
+        parts: The other party's part of each logit, ``(s,)``: its feature times its weight; NaN where unknown.
+        pulls: What the other party multiplies its feature with and adds up to the gradient of its weight, ``(s,)``; NaN
+            where unknown.
+        eta: Learning rate of the step, above 0; ``None``: it is not known, or the weight takes another step.
+    """
+
+    ids: Tensor
+    parts: Tensor
+    pulls: Tensor
+    eta: float | None
+
+
 @dataclass(frozen=True)
 class _Step:
-    """One batch: records, residues, the other party's logits (NaN where unknown), and how small is nothing."""
+    """One batch: records, pulls, the other party's logits (NaN where unknown), and how small is nothing of either."""
 
     ids: Places
-    residues: Floats
+    pulls: Floats
     logits: Floats
     eta: float
     noise: float
+    pull_noise: float
 
 
 def recover_single_feature(
@@ -137,19 +157,68 @@ def recover_single_feature(
         noise = tolerance * max(1.0, float(np.abs(found).max()))
         logits = logits_of_residues(found, known, approximation=approximation, noise=noise)
         logits -= _numbers(batch.own_logits) + (intercept or 0.0)
-        steps.append(_Step(batch.ids.cpu().numpy().astype(np.int64), found, logits, float(batch.eta), noise))
+        unit = c * found.size
+        ids = batch.ids.cpu().numpy().astype(np.int64)
+        steps.append(_Step(ids, found / unit, logits, float(batch.eta), noise, noise / unit))
         if intercept is not None:
             intercept -= batch.eta * float(found.mean()) / c
-    if not steps:
-        raise ArgumentError("no step was observed")
-    seen = _Seen(steps)
+    seen = _seen(steps)
     ratios, factors = _refined(seen, *_linked(seen))
-    scale = math.sqrt(_squared_scale(seen, ratios, factors, c, weight_decay))
+    _check_one_feature(seen, ratios, factors)
+    return _scaled(seen, ratios, factors, math.sqrt(_squared_scale(seen, ratios, factors, weight_decay)))
+
+
+def single_feature_of_parts(steps: Iterable[ObservedParts], *, tolerance: float = 1e-9) -> tuple[SingleFeature, str]:
+    """Return the one feature of another party from its parts of the logits in every step, noisy ones too.
+
+    As :func:`recover_single_feature`, whatever the protocol: the attacker knows the parts, and what their owner's
+    weight learns from. Of noisy parts it is the rank-one fit, by alternating least squares.
+
+    Args:
+        steps: Every step, in order.
+        tolerance: Error of parts and pulls in units of a step's largest, above 0: what is below counts as 0.
+
+    Returns:
+        What was recovered, and why its scale is not known; empty: it is. Without a scale known features have a mean
+        square of 1.
+
+    Raises:
+        ArgumentError: If an argument is outside its range, shapes differ, an id comes twice in a step, nothing was
+            observed, or all parts are 0 or unknown.
+    """
+    _check_settings(1, None, 0.0, tolerance)
+    found, known_rates = [], True
+    for one in steps:
+        shapes = [tuple(tensor.shape) for tensor in (one.ids, one.parts, one.pulls)]
+        _check_ids(one.ids, shapes, "ids, parts and pulls")
+        parts, pulls = _numbers(one.parts), _numbers(one.pulls)
+        known_rates &= one.eta is not None
+        sizes = [tolerance * float(np.nan_to_num(np.abs(values)).max(initial=0.0)) for values in (parts, pulls)]
+        found.append(_Step(one.ids.cpu().numpy().astype(np.int64), pulls, parts, one.eta or 0.0, *sizes))
+    seen = _seen(found)
+    ratios, factors = _refined(seen, *_linked(seen), rounds=_NOISY_ROUNDS)
+    why = "" if known_rates else "the partner's weight takes no plain gradient step at a rate that is known here"
+    scale = 1.0 / math.sqrt(float(np.nanmean(ratios**2)))
+    if known_rates:
+        try:
+            scale = math.sqrt(_squared_scale(seen, ratios, factors, 0.0))
+        except ArgumentError as error:
+            why = str(error)
+    return _scaled(seen, ratios, factors, scale), why
+
+
+def _scaled(seen: _Seen, ratios: Floats, factors: Floats, scale: float) -> SingleFeature:
     # Of the two signs, the one with which the largest feature is positive.
     scale = math.copysign(scale, ratios[np.nanargmax(np.abs(ratios))])
     return SingleFeature(
         torch.from_numpy(seen.ids), torch.from_numpy(ratios * scale), torch.from_numpy(factors / scale)
     )
+
+
+def _seen(steps: list[_Step]) -> _Seen:
+    if not steps:
+        raise ArgumentError("no step was observed")
+    return _Seen(steps)
 
 
 def logits_of_residues(residues: Floats, labels: Floats, *, approximation: Approximation, noise: float) -> Floats:
@@ -206,14 +275,19 @@ class _Seen:
         self.etas = np.array([step.eta for step in steps])
         self.step = np.repeat(np.arange(self.count), self.sizes)
         self.logits = np.concatenate([step.logits for step in steps])
-        self.residues = np.concatenate([step.residues for step in steps])
-        self.noise = np.repeat(np.array([step.noise for step in steps]), self.sizes)
+        self.pulls = np.concatenate([step.pulls for step in steps])
+        self.noise, pull_noise = (
+            np.repeat(np.array(values), self.sizes)
+            for values in ([step.noise for step in steps], [step.pull_noise for step in steps])
+        )
+        # A pull that is not known counts.
+        self.pulled = ~(np.abs(self.pulls) <= pull_noise)
 
-    def residue_sums(self, ratios: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
-        """Return ``Σ_j f_j r_j / s`` of every step, and at which steps a ratio is unknown that counts."""
-        own = ratios[self.record]
-        missing = np.isnan(own) & (np.abs(self.residues) > self.noise)
-        sums = np.bincount(self.step, np.nan_to_num(own) * self.residues, self.count) / self.sizes
+    def pulls_in(self, ratios: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
+        """Return ``Σ_j pull_j r_j`` of every step, and at which steps a ratio or a pull is unknown that counts."""
+        products = ratios[self.record] * self.pulls
+        missing = np.isnan(products) & self.pulled
+        sums = np.bincount(self.step, np.nan_to_num(products), self.count).astype(np.float64)
         return sums, np.bincount(self.step, missing, self.count) > 0
 
 
@@ -240,20 +314,27 @@ def _linked(seen: _Seen) -> tuple[Floats, npt.NDArray[np.bool_]]:
     return values[: seen.count], inside
 
 
-def _refined(seen: _Seen, factors: Floats, inside: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
+def _refined(seen: _Seen, factors: Floats, inside: npt.NDArray[np.bool_], *, rounds: int = 1) -> tuple[Floats, Floats]:
     """Return ratios ``(n,)`` and factors ``(steps,)`` that fit the linked steps' logits best, NaN where unknown."""
     used = np.flatnonzero(inside[seen.step] & ~np.isnan(seen.logits))
     steps, records, logits = seen.step[used], seen.record[used], seen.logits[used]
     ratios = _fitted(records, factors[steps], logits, seen.records)
-    factors = _fitted(steps, ratios[records], logits, seen.count)
-    ratios = _fitted(records, factors[steps], logits, seen.records)
-    left = logits - factors[steps] * ratios[records]
-    if np.linalg.norm(left) > _LEFT_OVER * np.linalg.norm(logits) + np.linalg.norm(seen.noise[used]):
+    for _ in range(rounds):
+        factors = _fitted(steps, ratios[records], logits, seen.count)
+        ratios = _fitted(records, factors[steps], logits, seen.records)
+    return ratios, factors
+
+
+def _check_one_feature(seen: _Seen, ratios: Floats, factors: Floats) -> None:
+    """Refuse logits that are not multiples of one feature of each record."""
+    there = np.flatnonzero(~np.isnan(factors[seen.step] * ratios[seen.record] * seen.logits))
+    logits = seen.logits[there]
+    left = logits - factors[seen.step[there]] * ratios[seen.record[there]]
+    if np.linalg.norm(left) > _LEFT_OVER * np.linalg.norm(logits) + np.linalg.norm(seen.noise[there]):
         raise ArgumentError(
             "the other party's logits are not multiples of one feature per record: it has more features, which are "
             "determined up to an orthogonal map only, or what was observed is noisy"
         )
-    return ratios, factors
 
 
 def _fitted(places: Places, regressors: Floats, targets: Floats, count: int) -> Floats:
@@ -264,12 +345,12 @@ def _fitted(places: Places, regressors: Floats, targets: Floats, count: int) -> 
     return fitted
 
 
-def _squared_scale(seen: _Seen, ratios: Floats, factors: Floats, c: float, weight_decay: float) -> float:
+def _squared_scale(seen: _Seen, ratios: Floats, factors: Floats, weight_decay: float) -> float:
     """Return κ² with features ``κ ratios`` and weights ``factors / κ``, from the largest change of the weight."""
-    sums, unknown = seen.residue_sums(ratios)
+    sums, unknown = seen.pulls_in(ratios)
     # Decay alone turns w_0 into w_0 · decays[t]; without it the rest is a plain sum.
     decays = np.concatenate([[1.0], np.cumprod(1.0 - seen.etas * weight_decay)])
-    moved = np.concatenate([[0.0], np.cumsum(seen.etas / c * sums / decays[1:])])[:-1]
+    moved = np.concatenate([[0.0], np.cumsum(seen.etas * sums / decays[1:])])[:-1]
     stretch = np.concatenate([[0], np.cumsum(unknown)])[:-1]
     first, last = _largest_change(factors / decays[:-1], stretch)
     change = factors[first] / decays[first] - factors[last] / decays[last]
@@ -317,14 +398,18 @@ def _check_settings(other_features: int, intercept: float | None, weight_decay: 
 
 def _check_batch(batch: ObservedBatch, residues: Tensor, weight_decay: float) -> None:
     shapes = [tuple(tensor.shape) for tensor in (batch.ids, residues, batch.own_logits, batch.labels)]
-    if batch.ids.dim() != 1 or len(set(shapes)) != 1:
-        raise ArgumentError(f"expected ids, residues, own logits and labels of one shape (s,), got {shapes}")
-    different, given = batch.ids.unique().numel(), batch.ids.numel()
-    if batch.ids.is_floating_point() or different != given:
-        raise ArgumentError(f"expected whole ids, each once in a batch, got {batch.ids.dtype}, {different} of {given}")
+    _check_ids(batch.ids, shapes, "ids, residues, own logits and labels")
     if not torch.isfinite(batch.own_logits).all():
         raise ArgumentError("own_logits holds NaN or infinite values")
     if not (batch.labels.double().abs() == 1).all():
         raise ArgumentError("expected labels -1 and +1; a label in {0, 1} is 2 * label - 1 here")
     if not (math.isfinite(batch.eta) and batch.eta > 0 and batch.eta * weight_decay < 1):
         raise ArgumentError(f"eta must be finite, above 0, and below 1 / weight_decay, got {batch.eta!r}")
+
+
+def _check_ids(ids: Tensor, shapes: list[tuple[int, ...]], what: str) -> None:
+    if ids.dim() != 1 or len(set(shapes)) != 1:
+        raise ArgumentError(f"expected {what} of one shape (s,), got {shapes}")
+    different, given = ids.unique().numel(), ids.numel()
+    if ids.is_floating_point() or different != given:
+        raise ArgumentError(f"expected whole ids, each once in a batch, got {ids.dtype}, {different} of {given}")

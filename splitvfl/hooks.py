@@ -26,7 +26,8 @@ Optional class attributes refine a hook:
 ``seat`` (attacks)
     Which party looks: ``"passive"`` (default of attacks on labels) or ``"active"`` (the only one for attacks on
     features and on membership). An attack on features that needs ``received_activation`` is called with every message
-    of the training; others are run once, on predictions.
+    of the training, and one that needs ``partner_steps`` once, after the last step; others are run once, on
+    predictions.
 ``known_share`` (attacks on features that need ``auxiliary`` or ``known_columns``)
     The share of training records, above 0 and below 1, whose columns it is assumed to know; it is not judged by them.
     Of attacks on membership that need ``known_members`` or ``known_others`` it is the share of either kind.
@@ -321,6 +322,31 @@ class Auxiliary(NamedTuple):
     ids: Tensor
 
 
+class PartnerStep(NamedTuple):
+    """What one step of training showed the label party of a partner whose bottom model is one linear layer.
+
+    Attributes:
+        ids: Record ids, ``(n,)``, int64.
+        columns: What the partner's parts of the logits were multiplied with before they were opened: the label party's
+            own columns and a one, ``(n, k)``, float64; ``(n, 0)``: parts were received as they are.
+        received: Their sums, ``(k,)``, float64: ``columnsᵀ · parts``; or the parts themselves, ``(n,)``.
+        of_all: The same sums of the parts of all partners, where these are added to ``sent`` under encryption, times
+            ``part_weight``; empty where ``sent`` is all that the partner learns from.
+        sent: What the label party sent of each record, after its defenses: the partner adds up its columns times that
+            to the gradient of its weights, ``(n,)``, float64.
+        part_weight: See ``of_all``.
+        eta: The partner's learning rate, if its weights take plain gradient steps; else ``None``.
+    """
+
+    ids: Tensor
+    columns: Tensor
+    received: Tensor
+    of_all: Tensor
+    sent: Tensor
+    part_weight: float
+    eta: float | None
+
+
 class View:
     """What one party holds and received on one crossing: everything that its attacks may use.
 
@@ -394,6 +420,12 @@ class View:
     top = ViewField[nn.Module](
         "A copy of the label party's own top model at this step, of the auxiliary records: takes activations of them, "
         "``(m, width)``, and returns their mean loss, ``()``, with the label party's columns and labels that they have."
+    )
+    packed_values = ViewField[Tensor](
+        "Encrypted values that a deviating party has unpacked, ``(n,)``, NaN where it has none."
+    )
+    partner_steps = ViewField[tuple[PartnerStep, ...]](
+        "Every step of the training as the label party saw it, of a partner with one column and a linear model."
     )
     known_rows = ViewField[KnownRows]("Records whose columns the attacker is assumed to know; none of them is judged.")
 
@@ -1104,6 +1136,11 @@ def reads_activations(attack: object) -> bool:
 def reads_whole_model(attack: object) -> bool:
     """Return whether an attack on features is run on scores of predictions by who knows the whole trained model."""
     return target_of(attack) == "features" and "whole_model" in needs_of(attack)
+
+
+def reads_steps(attack: object) -> bool:
+    """Return whether an attack on features is run, after training, on all its steps as the label party saw them."""
+    return target_of(attack) == "features" and "partner_steps" in needs_of(attack)
 
 
 def known_share_of(attack: object) -> float:

@@ -23,6 +23,7 @@ from splitvfl.hooks import (
     KnownColumns,
     KnownRows,
     LogitParts,
+    PartnerStep,
     Secrets,
     View,
     call_attack,
@@ -108,6 +109,7 @@ ATTACKS = {
     "calibrated-loss": AttackRow(attacks.CalibratedLossAttack),
     "generative-regression": AttackRow(lambda: attacks.GenerativeRegressionAttack(steps=20)),
     "score-inversion": AttackRow(attacks.ScoreInversionAttack),
+    "single-column": AttackRow(attacks.SingleColumnAttack, widths=(1,)),
     "noise-subtraction": AttackRow(lambda: attacks.NoiseSubtractionAttack(scheme=1, power=0.5)),
     "procrustes": AttackRow(lambda: attacks.ProcrustesAttack(known_rows=24)),
     "suspected-flip": AttackRow(lambda: attacks.SuspectedFlipAttack(belief=0.5)),
@@ -246,6 +248,18 @@ class Added(nn.Module):
         return own + columns @ self.weight.T
 
 
+def partner_steps(column: Tensor, *, epochs: int = 3, rate: float = 0.5) -> tuple[PartnerStep, ...]:
+    """Steps of a descent with one weight, whose parts are received in the clear."""
+    weight, steps, none = 0.7, [], torch.zeros(0, dtype=torch.float64)
+    for epoch in range(epochs):
+        for rows in torch.randperm(ROWS, generator=random(epoch)).split(6):
+            sent = torch.randn(6, generator=random(epoch + 7), dtype=torch.float64) / 6
+            own = torch.zeros(6, 0, dtype=torch.float64)
+            steps.append(PartnerStep(ids_of()[rows], own, weight * column[rows], none, sent, 0.0, rate))
+            weight -= rate * float(sent @ column[rows])
+    return tuple(steps)
+
+
 def prediction_view(width: int, dtype: torch.dtype = torch.float64) -> View:
     """Published scores of a linear model over ``width`` unknown features: one sigmoid, or three classes."""
     features = torch.rand(ROWS, width, generator=random(3), dtype=torch.float64)
@@ -266,6 +280,7 @@ def prediction_view(width: int, dtype: torch.dtype = torch.float64) -> View:
         alphabets=(finite(0, [0.0, 0.25, 1.0]),),
         logit_parts=LogitParts((features @ weight.T).to(dtype), tuple(f"column {at}" for at in range(width))),
         known_rows=KnownRows(features, told.b, told.error),
+        partner_steps=partner_steps(features[:, 0]),
         columns=known.to(dtype),
         classes=2 if flat else 3,
         whole_model=Added(weight),

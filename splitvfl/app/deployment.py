@@ -69,6 +69,7 @@ from splitvfl.hooks import (
     moment_of,
     placed,
     reads_activations,
+    reads_steps,
     reads_whole_model,
     refusal_of,
     scope_of,
@@ -93,6 +94,7 @@ from splitvfl.run.coordinator import CoordinatorRun
 from splitvfl.run.networked import DENSE_HERE, ROWS_HERE, USUAL_LOSS, ActiveRun, PassiveRun, RunSettings
 from splitvfl.run.score_seats import NO_WHOLE_MODEL
 from splitvfl.run.seats import NOTHING_COMES_BACK, SUMS_ARE_READ
+from splitvfl.run.step_seat import NO_STEPS
 from splitvfl.run.teamwork import check_workers_alike, telling
 from splitvfl.run.training import TrainingProgress
 from splitvfl.run.weights_file import give_parts
@@ -677,6 +679,8 @@ def _unavailable(attack: Attack, party: ActiveParty, shows: frozenset[str], exch
         )
     if reads_whole_model(attack):
         return NO_WHOLE_MODEL
+    if reads_steps(attack):
+        return NO_STEPS
     if target_of(attack) == "members":
         return "is run where one process has all parties: in an experiment (splitvfl train) it can be"
     if target_of(attack) == "features":

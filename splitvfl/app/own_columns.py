@@ -7,7 +7,7 @@ from collections.abc import Callable
 from splitvfl.app.assembly import Assembly
 from splitvfl.app.column_auditing import read_again, thorough_readers
 from splitvfl.config.sections import ExperimentConfig
-from splitvfl.hooks import hook_name, reads_activations, reads_whole_model, target_of
+from splitvfl.hooks import hook_name, reads_activations, reads_steps, reads_whole_model, target_of
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.judging import task_name
 from splitvfl.learning.losses import link_of
@@ -20,6 +20,7 @@ from splitvfl.run.feature_seats import own_feature_leaks
 from splitvfl.run.feature_systems import LabelParty
 from splitvfl.run.networked import PassiveRun
 from splitvfl.run.score_seats import NO_WHOLE_MODEL
+from splitvfl.run.step_seat import NO_STEPS
 
 
 def own_summary(
@@ -41,10 +42,12 @@ def own_summary(
         notify: Told in a line what is under way, as it may take a while.
     """
     listed = [one for one in assembly.attacks() if target_of(one) == "features"]
-    attacks = [one for one in listed if not reads_activations(one) and not reads_whole_model(one)]
+    elsewhere = (reads_activations, reads_whole_model, reads_steps)
+    attacks = [one for one in listed if not any(reads(one) for reads in elsewhere)]
     readings = readings_of(run.watch, run.name)
     unavailable = dict(run.watch.unavailable[run.name])  # who was never judged among them
     unavailable |= {hook_name(one): NO_WHOLE_MODEL for one in listed if reads_whole_model(one)}
+    unavailable |= {hook_name(one): NO_STEPS for one in listed if reads_steps(one)}
     if config.audited:  # whatever could be judged of what was sent
         again, missing = _read_finished(config, assembly, run.party, notify)
         readings, unavailable = [*readings, *again], missing | unavailable

@@ -43,7 +43,15 @@ from splitvfl.config.sections import parse_attacks
 from splitvfl.errors import CheckpointError, ConfigError, DataError, printable
 from splitvfl.exchange.masking import active_masking, passive_masking
 from splitvfl.exchange.roll_call import UNSIGNED
-from splitvfl.hooks import Attack, hook_name, known_rows_of, reads_activations, reads_whole_model, target_of
+from splitvfl.hooks import (
+    Attack,
+    hook_name,
+    known_rows_of,
+    reads_activations,
+    reads_steps,
+    reads_whole_model,
+    target_of,
+)
 from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share, flags_among, varying_groups
 from splitvfl.leakage.estimates import JudgedAttack, best_first, judged_attack, own_columns
 from splitvfl.leakage.features import AWARE, FeatureLeak, Part, Sees
@@ -409,6 +417,9 @@ def _loaded(folder: Path, modules: Modules) -> SavedRun:
 
 # --- attacks
 
+# Attacks on columns that a training runs itself.
+_IN_TRAINING = (reads_activations, reads_whole_model, reads_steps)
+
 
 def _own_attacks(run: SavedRun | Trainer) -> dict[str, Attack]:
     """Return the library's attacks on columns that a run lists, by name, with the settings that it lists.
@@ -420,7 +431,7 @@ def _own_attacks(run: SavedRun | Trainer) -> dict[str, Attack]:
     return {
         hook_name(one): one
         for one in made
-        if target_of(one) == "features" and not reads_activations(one) and not reads_whole_model(one)
+        if target_of(one) == "features" and not any(reads(one) for reads in _IN_TRAINING)
     }
 
 
@@ -474,7 +485,7 @@ def _listed(attacks: Sequence[Attack | str]) -> Chosen:
                 f"--attacks: {hook_name(attack)} looks at activations during training, and a reconstruction is of "
                 "predictions; list it under attacks in the file, and train"
             )
-        if not isinstance(attack, str) and reads_whole_model(attack):
+        if not isinstance(attack, str) and (reads_whole_model(attack) or reads_steps(attack)):
             raise ConfigError(
                 f"--attacks: {hook_name(attack)} is run by the training itself, when it has ended, and a "
                 "reconstruction is of equations; list it under attacks in the file, and train"

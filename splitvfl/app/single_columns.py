@@ -45,6 +45,7 @@ def solvable_columns(
             own_features=own_features,
             partners=len(config.parties) - 1,
             scaled=assembly.rate is not None,
+            last=0 if batches.drop_last else batches.count % batches.batch_size,
         )
         for name, width in features.items()
         if width

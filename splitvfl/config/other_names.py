@@ -46,11 +46,6 @@ POINTERS = (
         "(docs/logistic-regression.md, Requests for other sums)",
     ),
     Pointer(
-        ("single-feature", "one-feature", "single-column", "theorem 3.5"),
-        "from the gradients of a training it is a function of Python: splitvfl.attacks.recover_single_feature; check, "
-        "train and party say before step 1 where it works  (docs/logistic-regression.md, Limits of encryption)",
-    ),
-    Pointer(
         ("FSHA", "feature-space hijacking", "hijacking"),
         "a label owner that deviates from the protocol is a part of docs/threat-model.md; in a checkout, `python -m "
         "scripts.bench.hijacking` measures it",

@@ -165,6 +165,7 @@ class Exchange(ABC):
     Attributes:
         name: What it is called in experiments, and what parties compare.
         gone: What is said of options that it does not have, and that somebody may expect of it, by option.
+        multiplied_by: Which roles multiply with their columns what others have encrypted, and could pack it instead.
         sums_only: Whether a passive party learns only the sum of residue times row, not a gradient per record; it is
             logistic regression then.
         hides_parts: Whether a passive party's part of the logits stays hidden among the others', in scores too.
@@ -197,6 +198,7 @@ class Exchange(ABC):
 
     name: ClassVar[str]
     gone: ClassVar[Mapping[str, str]] = {}
+    multiplied_by: ClassVar[frozenset[Literal["active", "passive"]]] = frozenset()
     sums_only: ClassVar[bool] = False
     hides_parts: ClassVar[bool] = False
     shows_activations: ClassVar[bool] = False

@@ -38,7 +38,7 @@ from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.base import Side
 from splitvfl.exchange.handshake import agreement
-from splitvfl.exchange.linear import SCALE, ActiveCoefficients, columns_of, learn_sum, with_one
+from splitvfl.exchange.linear import SCALE, ActiveCoefficients, columns_of, learn_sum, tell_of_sums, with_one
 from splitvfl.exchange.masking import check_adds_up, mask_parts
 from splitvfl.exchange.paillier import (
     COLUMNS,
@@ -256,6 +256,8 @@ class _Active(PartySide[ActiveParty, Coordinator]):
         yield Outbox(send=scatter(dict(zip(party.cuts, replies, strict=True)), party.name, "opened", step))
         sums = self.unmasked(replace(inbox[NAME], payload=own_reply.reshape(shape)), evaluator, masked)
         self.remember(inbox[NAME], sums)
+        # Of several partners their parts are known in sum only.
+        tell_of_sums(party, batch, dict.fromkeys(party.cuts, sums) if len(party.cuts) == 1 else {}, coefficients)
         learned = coefficients if self._exchange.own_part == "sent" else own.coefficients
         own.learn(party, sums, batch, step, own=learned)
         return math.nan

@@ -91,7 +91,7 @@ class Hybrid(EncryptedExchange):
         "the gradient of its weights, and which records are sent, not which of them are used",
     )
     draws_records = True
-    computes_at_active = False
+    multiplied_by = frozenset({"passive"})
     passes_on_keys = False
 
     def __init__(
@@ -279,6 +279,7 @@ class _Active(ResidueActive[Hybrid]):
         places = draw.used[draw.sent].nonzero().squeeze(1)
         rows = draw.used.nonzero().squeeze(1)
         kept = {name: replace(one, payload=one.payload[places]) for name, one in inbox.items()}
+        self._tell_of_unused(inbox, batch, draw)
         value, gradients = loss_and_gradients(
             self._party, kept, batch.part(rows), step, own_part=self._exchange.own_part
         )
@@ -287,6 +288,15 @@ class _Active(ResidueActive[Hybrid]):
         yield from self.send_residues(residues, step)
         self._party.update()
         return value
+
+    def _tell_of_unused(self, inbox: Inbox, batch: Records, draw: Draw) -> None:
+        """Tell of the parts of records that are sent and not used: nobody learns from these."""
+        unused = (draw.sent & ~draw.used).nonzero().squeeze(1)
+        if not self._party.told_of_steps or not len(unused):
+            return
+        received = {name: one.payload[~draw.used[draw.sent]] for name, one in inbox.items()}
+        nothing = {name: torch.zeros_like(parts) for name, parts in received.items()}
+        self._party.tell_of_step(batch.part(unused), received, nothing)
 
     def _drawn(self, batch: Records, step: int) -> Draw | None:
         """Return the step's draw; ``None`` of a batch at the end of an epoch that cannot hide what is used."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,7 @@ from splitvfl.errors import ConfigError, ProtocolError
 from splitvfl.exchange.split_step import update
 from splitvfl.hooks import all_finite, hook_name, needs_label_gradients
 from splitvfl.party.own_part import set_own
-from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.party.party import ActiveParty, LinearStep, PassiveParty
 
 # With Taylor's sigmoid the gradient is a sum times 1 / (4 n).
 SCALE = 4.0
@@ -107,6 +108,25 @@ def learn_sum(
     party.clear_gradients()
     party.learn_sum(activation, gradient.unsqueeze(1).to(activation.device), batch, step)
     update(party, step, active)
+
+
+def tell_of_sums(party: ActiveParty, batch: Records, opened: Mapping[str, Tensor], coefficients: Tensor) -> None:
+    """Tell of a step under encryption, of which the active party opens sums of each partner's parts.
+
+    Args:
+        party: The active party.
+        batch: The records.
+        opened: Its columns and one, multiplied with the parts of each partner and summed, ``(d + 1,)``; without those
+            whose sums are not opened apart.
+        coefficients: What it sent of each record, ``(n,)``: partners add their parts to that.
+    """
+    if not party.told_of_steps or not opened:
+        return
+    scale = SCALE * batch.count
+    sent = dict.fromkeys(opened, coefficients.cpu() / scale)
+    of_all = torch.stack([*opened.values()]).sum(dim=0)
+    for told in party.told_of_steps:
+        told(LinearStep(batch, with_one(columns_of(batch)).cpu(), opened, of_all, sent, 1 / scale))
 
 
 def columns_of(batch: Records) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -244,16 +245,15 @@ class EncryptedExchange(Exchange):
     Attributes:
         passes_on_keys: Whether the active party passes on keys between parties that have no link.
         residue_unit: How large the number is that is encrypted of a residue of 1, at most.
-        computes_at_active: Whether the active party multiplies what is encrypted with its columns, as passive ones do.
     """
 
     gone: ClassVar = {
         "in_flight": "under encryption a step is opened as a whole before the next one begins; leave it out, or take "
         "exchange split"
     }
+    multiplied_by = frozenset({"active", "passive"})
     sums_only = True
     limits_values = True
-    computes_at_active: ClassVar[bool] = True
     passes_on_keys: ClassVar[bool] = True
     residue_unit: ClassVar[float] = 1.0
 
@@ -276,6 +276,12 @@ class EncryptedExchange(Exchange):
         self.key = key
         self.engine = engine or partial(Engine, processes=processes, stock=stock)
         self.vouching = vouching
+
+    def with_engine(self, engine: Engine) -> EncryptedExchange:
+        """Return it with what one party computes with, in an experiment in which that party deviates."""
+        other = copy.copy(self)
+        other.engine = lambda: engine
+        return other
 
     def terms(self) -> dict[str, object]:
         """Return what must be equal at every party."""
@@ -330,7 +336,7 @@ class EncryptedExchange(Exchange):
         """
         check_top(party, self.name, None if self.hides_parts else self.approximation)
         check_defenses(party, self.name)
-        if self.computes_at_active:
+        if "active" in self.multiplied_by:
             self.encryption.check_columns(party.data)
         return self.active_side(party)
 
@@ -382,6 +388,11 @@ class EncryptedSide(Side):
             new = self._keys.key or generate_keys(limits.key_bits, insecure_for_tests=limits.insecure_for_tests)
             self._owner = self._engine.owner(new)
         return self._owner
+
+    @property
+    def has_key(self) -> bool:
+        """Whether it has a key by now."""
+        return self._owner is not None
 
     @property
     def owner(self) -> Owner:

@@ -74,7 +74,7 @@ class Residue(EncryptedExchange):
 
     name = "residue"
     seen = ("each passive party's logits", "the gradient of its weights")
-    computes_at_active = False
+    multiplied_by = frozenset({"passive"})
     passes_on_keys = False
 
     def __init__(

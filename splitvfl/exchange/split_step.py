@@ -119,6 +119,8 @@ def loss_and_gradients(
         learn_from_sent(party, {name: clips.used_gradient(gradient) for name, gradient in sent.items()}, batch)
     if not party.has_finite_gradients(*sent.values()):
         raise ProtocolError(spoiled(f"gradients of step {step} are NaN or infinite", leaves))
+    if party.told_of_steps and batch.count:
+        party.tell_of_step(batch, leaves, {name: clips.used_gradient(gradient) for name, gradient in sent.items()})
     return value, sent
 
 

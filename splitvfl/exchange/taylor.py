@@ -36,7 +36,7 @@ from splitvfl.crypto.tags import TAG_BYTES
 from splitvfl.data.columns import Records
 from splitvfl.errors import ConfigError, ProtocolError
 from splitvfl.exchange.base import Side
-from splitvfl.exchange.linear import SCALE, ActiveCoefficients, columns_of, learn_sum, with_one
+from splitvfl.exchange.linear import SCALE, ActiveCoefficients, columns_of, learn_sum, tell_of_sums, with_one
 from splitvfl.exchange.masking import check_adds_up, mask_parts
 from splitvfl.exchange.noise import NoiseSettings
 from splitvfl.exchange.paillier import (
@@ -200,7 +200,7 @@ class _Active(PartySide[ActiveParty, Taylor]):
             send=scatter(replies, party.name, "sums", step),
             wait=tuple(awaited_bytes(name, "opened", step, shape) for name in layouts),
         )
-        sums = torch.stack([self._unmasked(inbox[name], masked[name]) for name in layouts]).sum(dim=0)
+        opened = {name: self._unmasked(inbox[name], masked[name]) for name in layouts}
         inbox = yield Outbox(
             wait=tuple(awaited_bytes(name, "sums", step, (one.replies, width)) for name, one in layouts.items())
         )
@@ -208,7 +208,10 @@ class _Active(PartySide[ActiveParty, Taylor]):
         yield Outbox(send=scatter(plain, party.name, "opened", step))
         cross = (yield from self._relay(step, width)) if len(layouts) > 1 else 0.0
         learned = coefficients if exchange.own_part == "sent" else own.coefficients
-        return self._learn(own, learned, sums, cross, batch, step)
+        tell_of_sums(
+            party, batch, {name: sums[: self._party.data.width + 1] for name, sums in opened.items()}, coefficients
+        )
+        return self._learn(own, learned, torch.stack([*opened.values()]).sum(dim=0), cross, batch, step)
 
     def _relayed(self, logits: Inbox, count: int, step: int) -> Half:
         """Return for each passive party the logits of all others, each with its code for that party."""

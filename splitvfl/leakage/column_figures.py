@@ -95,6 +95,8 @@ class ColumnReading:
         evaluation: What it read in the last evaluation; ``None``: there was none.
         prediction: What it read when records were last scored by the trainer; likewise.
         of_scores: Whether it saw scores of predictions in place of messages.
+        of_steps: Whether it saw all steps of the training of a linear model, in place of messages one by one, and knew
+            no record: of a partner's only column, up to one sign.
         worst: The largest share in any epoch of the run, the mean over columns as ``share`` is; ``None``: none has
             ended, or the summary is older than this. Whoever sends gradients moves ``share``, and can spoil the model
             at the end of a run; what was read before stays read.
@@ -123,6 +125,7 @@ class ColumnReading:
     evaluation: LaterReading | None = None
     prediction: LaterReading | None = None
     of_scores: bool = False
+    of_steps: bool = False
     worst: float | None = None
     worst_epoch: int | None = None
     evaluation_only: bool = False

@@ -34,6 +34,8 @@ _WORDS: Mapping[str, str] = {
     "known_others": "of a few records that they were not trained on",
     "partner_architecture": "the architecture of the partner's half of the model",
     "top": "the label party's own half of the model, with the labels of a few records",
+    "packed_values": "values that a party unpacks which deviates (malicious: {PARTY: packing})",
+    "partner_steps": "every step of the training of a partner with one column",
     "known_rows": "the partner's columns of a few records",
 }
 

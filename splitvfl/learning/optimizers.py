@@ -200,8 +200,12 @@ def _norm(weights: Sequence[Tensor]) -> float:
 
 def plain_rate(factory: ParameterFactory) -> float | None:
     """Return the learning rate of what a factory makes if it is plain gradient descent, ``w ← w − lr · g``."""
+    return plain_rate_of(factory([nn.Parameter(torch.zeros(1))]))
+
+
+def plain_rate_of(made: Optimizer | None) -> float | None:
+    """Return the learning rate of an optimiser of plain gradient descent; ``None``: it is another, or there is none."""
     weight = nn.Parameter(torch.zeros(1))
-    made = factory([weight])
     if type(made) is not torch.optim.SGD:  # what is derived from it may take other steps
         return None
     rate: float = made.defaults["lr"]

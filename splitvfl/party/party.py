@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
@@ -385,6 +385,27 @@ class SentActivation(NamedTuple):
     piece: int
 
 
+class LinearStep(NamedTuple):
+    """What the label party holds of one step with linear models: what :attr:`ActiveParty.told_of_steps` is told.
+
+    Attributes:
+        batch: Its records.
+        columns: What partners' parts of the logits were multiplied with before they were opened, ``(n, k)``, float64;
+            ``(n, 0)``: parts came as they are.
+        received: Sums ``(k,)``, or parts ``(n,)``, by partner; without those of whom nothing is known apart.
+        of_all: The same sums of all partners together, where these are added to what was sent; else empty.
+        sent: What each partner gets of each record, ``(n,)``, float64: of the gradient of the mean loss.
+        part_weight: What parts are multiplied by that are added to it.
+    """
+
+    batch: Records
+    columns: Tensor
+    received: Mapping[str, Tensor]
+    of_all: Tensor
+    sent: Mapping[str, Tensor]
+    part_weight: float
+
+
 class PassiveParty(Party):
     """A party with columns and a bottom model, and no labels.
 
@@ -645,6 +666,7 @@ class ActiveParty(Party):
         score_noise: Their noise, if it is memoised; ``None``: it is drawn anew.
         saturated: Fraction of test records whose score was exactly 0 or 1 at the last evaluation; ``None`` before one.
         training_labels: The labels of its training records, and the coins in the place of some.
+        told_of_steps: Told what it holds of each step with linear models, before its weights move; nobody as a rule.
         zeros: Ids of the records of the step under way whose residue it sends as a zero, ``(j,)``, where the exchange
             uses some records of a step only; ``None``: it uses all. A secret of its own, by which attacks are judged.
 
@@ -686,6 +708,7 @@ class ActiveParty(Party):
         self.patience: Patience | None = None
         self.sums_parts = False
         self.zeros: Tensor | None = None
+        self.told_of_steps: list[Callable[[LinearStep], None]] = []
         self.labels = DefenseChain("labels", self.name)
         self.scores = DefenseChain("scores", self.name)
         self.score_noise: MemoisedNoise | None = None
@@ -752,6 +775,22 @@ class ActiveParty(Party):
         """
         self.training_labels.check_held_out(settings, held_out, self.team)
         self.patience = Patience(settings)
+
+    def tell_of_step(self, batch: Records, received: Mapping[str, Tensor], sent: Mapping[str, Tensor]) -> None:
+        """Tell of a step in the clear: parts of the logits as they are used, and gradients as they are sent.
+
+        Args:
+            batch: Its records.
+            received: By partner, ``(n, width)``.
+            sent: Likewise.
+        """
+        numbers = [
+            {name: values.detach().double().squeeze(1) for name, values in each.items() if values.shape[1] == 1}
+            for each in (received, sent)
+        ]
+        nothing = torch.zeros(batch.count, 0, dtype=torch.float64, device=batch.ids.device)
+        for told in self.told_of_steps:
+            told(LinearStep(batch, nothing, numbers[0], nothing[0], numbers[1], 0.0))
 
     def zeros_among(self, ids: Tensor) -> Tensor | None:
         """Return whose residues are zeros by design in the step under way, ``(n,)``, bool; ``None``: nobody's."""

@@ -75,6 +75,7 @@ class SolvableColumn:
         seen: What the label owner gets of the partner's parts.
         equations: Sums that it gets in each step; ``None``: their number is not known here.
         scaled: Whether the factor follows too: of plain gradient descent at a known rate.
+        last_only: Whether only the shorter batch at the end of an epoch is small enough.
     """
 
     partner: str
@@ -84,6 +85,7 @@ class SolvableColumn:
     seen: PartsSeen
     equations: int | None
     scaled: bool
+    last_only: bool = False
 
     @property
     def linked(self) -> bool:
@@ -97,6 +99,8 @@ class SolvableColumn:
 
     def sentences(self) -> list[str]:
         """Return it in words, the conclusion first, and what prevents it."""
+        if self.last_only:
+            return self._of_last_batches()
         up_to = "up to its sign" if self.scaled else "up to one factor"
         needed = self.batch_size - 1
         if self.equations is None and self.seen != "each":
@@ -135,6 +139,16 @@ class SolvableColumn:
             f"exchange.noise).{larger}",
         ]
 
+    def _of_last_batches(self) -> list[str]:
+        return [
+            f"The label owner can reconstruct the only feature of {self.partner} in the last batch of an epoch, up to "
+            "one factor (attack single-column, lemma 3.3).",
+            f"It has {self.batch_size:,} records, and {self.equations:,} sums in each step determine each record's "
+            "part of the logit, whatever is encrypted. Several epochs link what shares a record.",
+            f"To prevent it, set train.drop_last: true, give {self.partner} a second feature, or add noise to what it "
+            "sends (gaussian-ir, exchange.noise).",
+        ]
+
     def _sums(self) -> str:
         return "one more than features" if self.equations is None else f"{self.equations:,}"
 
@@ -150,6 +164,7 @@ def solvable_column(
     own_features: int | None,
     partners: int = 1,
     scaled: bool = True,
+    last: int = 0,
 ) -> SolvableColumn | None:
     """Return what the label owner can compute of a partner's only feature; ``None``: nothing by this computation.
 
@@ -166,6 +181,7 @@ def solvable_column(
         own_features: Features of the label owner; ``None``: not known here.
         partners: How many partners there are.
         scaled: Whether weights descend the gradient as it is, at a rate that the label owner knows.
+        last: Records in a shorter batch at the end of an epoch; 0: there is none.
 
     Raises:
         ArgumentError: If a number is below 1, or ``own_features`` below 0.
@@ -175,8 +191,13 @@ def solvable_column(
     if own_features is not None and own_features < 0:
         raise ArgumentError(f"expected own_features from 0, got {own_features}")
     equations = None if own_features is None else own_features + 1
-    too_few = seen != "each" and equations is not None and equations < s
-    if d != 1 or s < 2 or too_few or (seen == "sums of all" and others > 1):
+    if d != 1 or (seen == "sums of all" and others > 1):
+        return None
+    if seen != "each" and equations is not None and equations < s:
+        if not 2 <= last <= equations:
+            return None
+        return SolvableColumn(partner, last, m, used, seen, equations, scaled=False, last_only=True)
+    if s < 2:
         return None
     return SolvableColumn(partner, s, m, used, seen, None if seen == "each" else equations, scaled)
 

@@ -16,6 +16,7 @@ from splitvfl.errors import ArgumentError
 from splitvfl.hooks import weaknesses_of
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
+from splitvfl.leakage.column_figures import EXACT, ColumnReading
 from splitvfl.leakage.features import best_by_knowledge
 from splitvfl.leakage.label_leak import LabelLeak, largest
 from splitvfl.leakage.membership import FEWEST_OTHERS, MembershipLeak
@@ -489,6 +490,9 @@ def columns_read(run: RunSummary) -> list[str]:
     for name, party in run.parties.items():
         for best in most_read(party):
             reading = best.reading
+            if reading.of_steps:
+                found.append(_of_steps(name, reading))
+                continue
             counted = counting(reading) + once_each(best.each_category_once)
             rows = f"the columns of {reading.known_share:.0%} of the records" if reading.known_share else "no record"
             knows = f"{name}'s half of the model and " if reading.knows_model else ""
@@ -502,6 +506,18 @@ def columns_read(run: RunSummary) -> list[str]:
                 f"{with_share(best.columns[0])}.{best.fell}{exactly(reading)}{later(reading)}{too_many(reading)}"
             )
     return found
+
+
+def _of_steps(name: str, reading: ColumnReading) -> str:
+    """Return what was reconstructed of a partner's only column, in a sentence or two."""
+    exact = (
+        "" if reading.exact is None else f", {reading.exact:.0%} of the records within {EXACT:g} standard deviations"
+    )
+    return (
+        f"From all steps together the label party reconstructs {reading.share:.0%} of the variance of "
+        f"{reading.columns[0].column}, the only column of {name}{exact}, by the {reading.attack} attack, and knows no "
+        f"record ({reading.note}). To prevent it, give {name} a second column, or add noise to what it sends."
+    )
 
 
 def membership_read(run: RunSummary) -> list[str]:

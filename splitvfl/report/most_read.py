@@ -43,11 +43,14 @@ class MostRead:
     def moment(self) -> str:
         """Of what the figure is: ``"finished"``, ``"last"`` epoch, ``"epoch"`` of another number, ``"run"``.
 
-        Or ``"evaluation"``, where nothing else could be judged; ``"once"``, where all was sent once.
+        Or ``"evaluation"``, where nothing else could be judged; ``"once"``, where all was sent once; ``"steps"``, of
+        all steps together.
         """
         one = self.reading
         if one.evaluation_only:
             return "evaluation"
+        if one.of_steps:
+            return "steps"
         if one.standing_still:
             return "finished"
         if one.sent_once:
@@ -90,13 +93,15 @@ class MostRead:
 def most_read(party: PartyResult) -> list[MostRead]:
     """Return what is read most by who knows some records, and by who knows the party's model if that is more.
 
-    Behind them stands what is read most from scores of predictions. Empty where nothing was read.
+    Behind them stands what is read most from scores of predictions, and from all steps together. Empty where nothing
+    was read.
     """
-    sent = [one for one in party.readings if not one.of_scores]
+    sent = [one for one in party.readings if not one.of_scores and not one.of_steps]
     unknowing = _most([one for one in sent if not one.knows_model])
     any_of_them = _most(sent)
     knowing = [one for one in any_of_them if one.reading.knows_model]
-    return [*unknowing, *knowing, *_most([one for one in party.readings if one.of_scores])]
+    kinds = ([one for one in party.readings if one.of_scores], [one for one in party.readings if one.of_steps])
+    return [*unknowing, *knowing, *(best for kind in kinds for best in _most(kind))]
 
 
 def _most(readings: Sequence[ColumnReading]) -> list[MostRead]:
@@ -128,5 +133,6 @@ def sent_when(best: MostRead) -> str:
         "run": "over the run",
         "evaluation": "of records that were evaluated",
         "once": "once, before training,",
+        "steps": "in all steps together",
     }
     return words.get(best.moment) or f"in {epoch_of(best.reading)}"

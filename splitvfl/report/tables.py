@@ -309,7 +309,7 @@ def _readings(rows: Sequence[DefenseRow]) -> Iterator[Table]:
     _numbers(columns, ("most", 8), ("over the run", 8))
     for row, party in with_parties(rows):
         best_read = most_read(party.results[0])
-        for best in [*best_read[:1], *(one for one in best_read[1:] if one.reading.of_scores)]:
+        for best in [*best_read[:1], *(one for one in best_read[1:] if one.reading.of_scores or one.reading.of_steps)]:
             for column in best.columns[:_COLUMNS_SHOWN]:
                 shares = (MISSING if share is None else f"{share:.0%}" for share in (column.share, column.accumulated))
                 name = _two_lines(row.label, width=15)
@@ -338,6 +338,8 @@ def _by(reading: ColumnReading) -> Text:
     when = (
         " (scores)"
         if reading.of_scores
+        else " (steps)"
+        if reading.of_steps
         else " (end)"
         if reading.standing_still
         else " (eval)"

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.claims import claims_of, is_per_record
+from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.refusals import Refusals, journal_of
 from splitvfl.cut.layer import refuse_batch_mixing
 from splitvfl.data.columns import Provenance
@@ -26,7 +27,17 @@ from splitvfl.exchange.handshake import TaskSpec, agreed_settings, terms_of
 from splitvfl.exchange.prediction import Part, predict, predict_records
 from splitvfl.exchange.scoring import ACTIVE
 from splitvfl.exchange.split import Split
-from splitvfl.hooks import At, Attack, Defense, placed, reads_activations, reads_whole_model, seat_of, target_of
+from splitvfl.hooks import (
+    At,
+    Attack,
+    Defense,
+    placed,
+    reads_activations,
+    reads_steps,
+    reads_whole_model,
+    seat_of,
+    target_of,
+)
 from splitvfl.leakage.canaries import check_canaries
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.features import FeatureLeak
@@ -36,6 +47,7 @@ from splitvfl.leakage.leaks import Leaks
 from splitvfl.leakage.membership import MembershipLeak
 from splitvfl.leakage.message_audit import MessageAudit
 from splitvfl.leakage.monitor import Monitor
+from splitvfl.leakage.packed_values import PackedReading
 from splitvfl.leakage.side_knowledge import KNOWN
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
@@ -60,12 +72,14 @@ from splitvfl.run.half_folder import (
 )
 from splitvfl.run.ledger_file import LEDGER_FOLDER, run_of
 from splitvfl.run.membership_seat import MembershipSeat
+from splitvfl.run.packing_seat import PackingSeat, deviating, reads_packed
 from splitvfl.run.party_training import ActiveTraining, PartyTraining, PassiveTraining, Rendezvous
 from splitvfl.run.progress_bar import progress_bar
 from splitvfl.run.replacement import Replacement
 from splitvfl.run.results import Results
 from splitvfl.run.score_seats import ScoreSeats
 from splitvfl.run.seats import LabelBook, Seats
+from splitvfl.run.step_seat import StepSeat
 from splitvfl.run.training import Training, TrainingProgress
 
 
@@ -129,6 +143,8 @@ class Trainer(Training):
             receiver goes on in float32. ``None``: they cross as they were computed.
         exchange: How a step is talked through; by party's name where one of them deviates, in an experiment with a
             malicious party. Default: activations and gradients in the clear.
+        malicious: By party's name, the engine of one that deviates from an encrypted exchange, such as
+            ``{"lab": PackingEngine()}``: what it reads is judged (:attr:`packing`). Default: all are honest.
         record: Called with every message of the training steps, e.g. ``Transcript().record``; in exchange one-way,
             with everything that crosses before them.
         scores_by: Who computes the scores of :meth:`predict`, as for
@@ -178,6 +194,7 @@ class Trainer(Training):
         autocast: torch.dtype | None = None,
         wire: torch.dtype | None = None,
         exchange: Exchange | Mapping[str, Exchange] | None = None,
+        malicious: Mapping[str, Engine] | None = None,
         record: Recorder | None = None,
         scores_by: str = ACTIVE,
         direction_by: str | None = None,
@@ -186,7 +203,10 @@ class Trainer(Training):
         self.active = active
         self.passives = dict(passives)
         _check_names(active, self.passives)
-        exchanges = _by_party(exchange or Split(), (active.name, *self.passives), noise_seed_for_experiments)
+        names = (active.name, *self.passives)
+        exchanges = _by_party(exchange or Split(), names, noise_seed_for_experiments)
+        if malicious:
+            exchanges = {**exchanges, **deviating(exchanges[active.name], malicious, active.name, names)}
         own = exchanges[active.name]
         self.folder = None if log_dir is None else Path(log_dir)
         self._overwrite = overwrite
@@ -248,7 +268,11 @@ class Trainer(Training):
         )
         on_features = [one for one in attacks if seat_of(one) == "active" and target_of(one) == "features"]
         of_scores = [one for one in on_features if reads_whole_model(one) and not reads_activations(one)]
-        self.feature_attacks = [one for one in on_features if not reads_activations(one) and not reads_whole_model(one)]
+        of_steps = [one for one in on_features if reads_steps(one)]
+        elsewhere = {id(one) for one in on_features if reads_activations(one)} | {
+            id(one) for one in (*of_scores, *of_steps)
+        }
+        self.feature_attacks = [one for one in on_features if id(one) not in elsewhere]
         self._column_seats = ColumnSeats(
             active,
             self.passives,
@@ -261,6 +285,7 @@ class Trainer(Training):
         self._score_seats = ScoreSeats(
             active, self.passives, of_scores, watch=self.watch, batches=self.batches, seed=seed
         )
+        self._step_seat = StepSeat(active, self.passives, of_steps, watch=self.watch, exchange=own, seed=seed)
         self._membership_seat = MembershipSeat(
             active,
             self.passives,
@@ -273,13 +298,23 @@ class Trainer(Training):
         self._seats = Seats(
             active,
             self.passives,
-            [attack for attack in attacks if seat_of(attack) == "passive"],
+            [one for one in attacks if seat_of(one) == "passive" and not (malicious and reads_packed(one))],
             watch=self.watch,
             labels_of=self.labels_of,
             known={"known_positives": self.known_positives, "known_negatives": self.known_negatives},
             seed=derive_seed(seed, "after training"),
         )
         self.after_training = self._seats.after_training
+        self._packing_seat = PackingSeat(
+            active,
+            self.passives,
+            malicious or {},
+            attacks=[one for one in attacks if reads_packed(one)],
+            watch=self.watch,
+            labels_of=self.labels_of,
+            exchange=own,
+            sides=self._sides,
+        )
         if audit and read:
             for name, party in self.passives.items():
                 self.watch.audits[name] = active.cuts[name].audit(
@@ -363,6 +398,7 @@ class Trainer(Training):
             self._converse()
             self._seats.attack_after_training(self.step, self._monitor)
             self._score_seats.read(self.step, self._monitor)
+            self._step_seat.read(self.step, self._monitor)
             self._membership_seat.read(self.step, self._monitor)
         finally:
             for side in self._sides.values():
@@ -485,10 +521,17 @@ class Trainer(Training):
     def column_readings(self, party: str) -> list[ColumnReading]:
         """Return what attacks in the active party's seat read of a passive party's columns.
 
-        In activations, during training (:mod:`splitvfl.leakage.column_reading`), and in scores of predictions, when it
-        has ended (:mod:`splitvfl.run.score_seats`). Beside each stands what the active party's own columns tell.
+        In activations, during training (:mod:`splitvfl.leakage.column_reading`), and, when it has ended, in scores of
+        predictions (:mod:`splitvfl.run.score_seats`) and in all steps together (:mod:`splitvfl.run.step_seat`). Beside
+        those of the first two kinds stands what the active party's own columns tell.
         """
-        return [*self._column_seats.readings(party), *self._score_seats.readings(party)]
+        seats = (self._column_seats, self._score_seats, self._step_seat)
+        return [reading for seat in seats for reading in seat.readings(party)]
+
+    @property
+    def packing(self) -> list[PackedReading]:
+        """What parties that deviate have read so far, and what they would have read in the published protocol."""
+        return self._packing_seat.readings()
 
     @property
     def membership(self) -> list[MembershipLeak]:
@@ -524,6 +567,8 @@ class Trainer(Training):
             "figures": dict(self.figures),
             "best figures": dict(self.kept),
             "watch": self.watch.state_dict(),
+            "steps": self._step_seat.state_dict(),
+            "packing": self._packing_seat.state_dict(),
             "sides": {name: side.state_dict() for name, side in self._sides.items()},
             "data": self.data_digests,
         }
@@ -628,6 +673,8 @@ class Trainer(Training):
                 party.load_state_dict(parts[f"party-{party.name}"])
                 party.load_hook_state(parts[f"hooks-{party.name}"])
             self.watch.load_state_dict(run["watch"])
+            self._step_seat.load_state_dict(run.get("steps", {}))
+            self._packing_seat.load_state_dict(run.get("packing", {}))
             for name, side in self._sides.items():
                 side.load_state_dict(run.get("sides", {}).get(name, {}))
             self.figures, self.kept = run["figures"], run["best figures"]

@@ -56,7 +56,7 @@ def test_all_about_a_name_keeps_to_80_columns_and_its_example_is_yaml(
         ("attacks GIA", "gradient-inversion: Estimate"),
         ("attacks equation solving", "residue-solving  Score"),
         ("attacks equation solving", "least-squares    Estimate"),
-        ("attacks single-feature", "splitvfl.attacks.recover_single_feature"),
+        ("attacks single-feature", "single-column      Reconstruct"),
         ("losses poisson", "model: {name: glm, loss: poisson}"),
         ("defenses nopeek", "splitvfl list penalties distance-correlation"),
         ("defenses SUM_KL", "sumkl: Add the noise"),

@@ -103,3 +103,20 @@ def test_wrong_numbers_are_refused() -> None:
     for wrong in [*sizes, {"own": -1}]:
         with pytest.raises(ArgumentError):
             found(**wrong)
+
+
+@pytest.mark.parametrize(("last", "follows"), [(0, False), (1, False), (2, True), (4, True), (5, False)])
+def test_a_short_last_batch_is_solved_for_though_others_are_too_large(last: int, follows: bool) -> None:
+    """Beside NumPy, with the four sums of three features and an intercept."""
+    random = np.random.default_rng(3)
+    columns, x = np.c_[random.normal(size=(last, 3)), np.ones(last)], random.normal(size=last)
+    solved = np.linalg.lstsq(columns.T, columns.T @ (0.7 * x), rcond=None)[0]
+    assert (last >= 2 and np.allclose(solved / 0.7, x)) == follows
+    said = found(batch_size=5, last=last)
+    assert (said is not None) == follows
+    if said is not None:
+        assert said.last_only
+        assert not said.scaled
+        text = " ".join(said.sentences())
+        assert f"It has {last} records" in text
+        assert "train.drop_last: true" in text

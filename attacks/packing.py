@@ -1,0 +1,46 @@
+"""Label attack of a party that deviates from an encrypted protocol: it reads residues of single records."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from splitvfl.hooks import View
+
+
+class PackingAttack:
+    """Score every record by minus the residue that a deviating party has unpacked; 0 where it has unpacked none.
+
+    A party that is asked for sums under encryption packs single values into its request
+    (:class:`~splitvfl.attacks.PackingEngine`). Name it in the experiment: the run then attacks in its seat and judges
+    what it reads. The run also says what whole plaintexts would have told, as the published protocol returns them. Here
+    only the bits of the agreed sums come back.
+
+    In a file: ``malicious: {lab: packing}``
+
+    Also called: active packing, packing attack.
+
+    Source: *Is Vertical Logistic Regression Privacy-Preserving?*, section 5.2, the active packing attack.
+    """
+
+    name: ClassVar[str] = "packing"
+    explanation: ClassVar[str] = (
+        "Deviates from the protocol: asks for single values in place of sums, as many as fit into the bits that come "
+        "back. A residue's sign is its record's label. Records that it did not read are guessed."
+    )
+    needs: ClassVar[frozenset[str]] = frozenset({"packed_values"})
+    signed: ClassVar[bool] = True
+
+    def __call__(self, view: View, /) -> Tensor:
+        """Return minus the values that were unpacked.
+
+        Args:
+            view: Its ``packed_values`` ``(n,)`` are read.
+
+        Returns:
+            ``(n,)``, float64.
+        """
+        values = view.packed_values.double()
+        return torch.where(values.isnan(), 0.0, -values)
