@@ -76,17 +76,26 @@ def difference(before: tuple[Figure, list[float]], after: tuple[Figure, list[flo
     return interval(after[0].value - before[0].value, draws, units=units)
 
 
-def measure_of(task: Task, outputs: Tensor, labels: Tensor) -> Callable[[Tensor], float]:
+def measure_of(task: Task, outputs: Tensor, labels: Tensor, *, scores: bool = False) -> Callable[[Tensor], float]:
     """Return what gives a task's headline figure on the records at some positions.
 
     Args:
         task: The task.
         outputs: Finite, ``(n, k)``, on the CPU.
         labels: ``(n,)``, likewise.
+        scores: Whether these are predictions of another model, as :meth:`Task.measure_scores` takes them; the figure is
+            NaN where it takes none.
     """
     if task.name == "binary" and task.loss.metric is None:
         return _auc_of(outputs, labels)
-    return lambda rows: task.measure(outputs[rows], labels[rows])
+    if not scores:
+        return lambda rows: task.measure(outputs[rows], labels[rows])
+
+    def measure(rows: Tensor) -> float:
+        found = task.measure_scores(outputs[rows], labels[rows])
+        return math.nan if found is None else found
+
+    return measure
 
 
 def _auc_of(scores: Tensor, labels: Tensor) -> Callable[[Tensor], float]:
