@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from splitvfl.errors import DataError, SplitVFLError
-from splitvfl.exchange.evaluation import Tested
+from splitvfl.exchange.evaluation import EvaluatedOutputs
 from splitvfl.hooks import all_finite
 from splitvfl.party.party import ActiveParty
 from splitvfl.report.summary import OwnModelResult, RunSummary
@@ -35,7 +35,7 @@ def with_own_model(summary: RunSummary, run: Training, active: ActiveParty) -> R
     return replace(summary, own_model=found, alone=found.alone)
 
 
-def _compared(active: ActiveParty, tested: Tested | None) -> OwnModelResult:
+def _compared(active: ActiveParty, tested: EvaluatedOutputs | None) -> OwnModelResult:
     # Imported late: scikit-learn takes as long as a short run.
     from splitvfl.leakage.own_model import own_model
 

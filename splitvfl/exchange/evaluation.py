@@ -74,7 +74,7 @@ def _pieces(positions: range, rows: int, most: int) -> Iterator[Tensor]:
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class EvaluatedOutputs:
     """The model's outputs of test records, at the label party: what its own model is compared with, record by record.
 
     Attributes:
@@ -104,7 +104,7 @@ class Evaluation:
 
     figures: dict[str, float]
     verdict: Verdict
-    tested: Tested | None = None
+    tested: EvaluatedOutputs | None = None
 
 
 def active_evaluation(party: ActiveParty, plan: EvaluationPlan, *, step: int, epoch: int) -> Half:
@@ -200,7 +200,7 @@ def _figures(party: ActiveParty, parts: dict[str, _Scored], of: str = "") -> dic
     }
 
 
-def _judged(party: ActiveParty, figures: dict[str, float], tested: Tested | None, epoch: int) -> Evaluation:
+def _judged(party: ActiveParty, figures: dict[str, float], tested: EvaluatedOutputs | None, epoch: int) -> Evaluation:
     """Return the figures with the verdict on them, which the label party has applied."""
     verdict = GO_ON
     if party.patience is not None:
@@ -249,7 +249,7 @@ class _Scored:
         self._outputs, self._labels = party.team.gather(outputs) or [], party.team.gather(own) or []
         self._positions = party.team.gather(places) or []
 
-    def tested(self, party: ActiveParty) -> Tested | None:
+    def tested(self, party: ActiveParty) -> EvaluatedOutputs | None:
         """Return the outputs, of at most 20 000 records: with an AUC, of at most 10 000 of each class."""
         apart = party.data.shards is not None and party.data.shards.here is not None
         if apart or not sum(map(len, self._labels)):  # what lies apart has positions of its own at each worker
@@ -259,7 +259,7 @@ class _Scored:
             binary = party.task.metric == "auc"
             rows = torch.from_numpy(drawn_of_classes(labels, 0)) if binary else drawn(len(labels), 0)
             outputs, positions = outputs[rows.to(outputs.device)], positions[rows.to(positions.device)]
-        return Tested(outputs.float().cpu(), positions.cpu())
+        return EvaluatedOutputs(outputs.float().cpu(), positions.cpu())
 
     def saturated(self, task: Task) -> float | None:
         """Return the fraction of scores that are exactly 0 or 1; ``None`` where there are none."""

@@ -115,11 +115,12 @@ def _better(predict: Predict, truth: Tensor, asked: int, task: Task, seed: int) 
     folds = folds_of(truth.numpy().astype(np.int64), seed) if task.name == "binary" else number_folds(count, seed)
     try:
         found = {name: _scores(scores) for name, scores in out_of_fold(folds, predict).items()}
-        figures = {name: _figure(task, scores, truth) for name, scores in found.items()}
-        best = max(figures, key=lambda name: figures[name])
-        return OwnModel(best, _scores(predict(_rows(0, count), _rows(count, count + asked))[best]))
+        asked_for = predict(_rows(0, count), _rows(count, count + asked))
     except (ValueError, ArithmeticError) as error:  # of scikit-learn: columns or labels that no model can be fitted to
         raise DataError(f"no model can be fitted to these columns: {error}") from error
+    figures = {name: _figure(task, scores, truth) for name, scores in found.items()}
+    best = max(figures, key=lambda name: figures[name])
+    return OwnModel(best, _scores(asked_for[best]))
 
 
 def _rows(start: int, end: int) -> Rows:

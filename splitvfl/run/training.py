@@ -14,7 +14,7 @@ from torch import Tensor
 
 from splitvfl.data.columns import Records
 from splitvfl.errors import ConfigError
-from splitvfl.exchange.evaluation import Evaluation, Tested
+from splitvfl.exchange.evaluation import EvaluatedOutputs, Evaluation
 from splitvfl.exchange.handshake import HeldCheckpoints
 from splitvfl.leakage.label_leak import LabelLeak
 from splitvfl.leakage.monitor import Monitor
@@ -104,8 +104,8 @@ class Training(ABC):
         self.watch = watch
         self.figures: dict[str, float] = {}
         self.kept: dict[str, float] = {}
-        self.tested: Tested | None = None
-        self.kept_tested: Tested | None = None
+        self.tested: EvaluatedOutputs | None = None
+        self.kept_tested: EvaluatedOutputs | None = None
         self.notify = notify
         self.account: PrivacyBudget | None = None
         self.exchange_notes: list[str] = []
@@ -279,7 +279,7 @@ class Training(ABC):
     def _take_back_evaluated(self, state: Mapping[str, Any]) -> None:
         # Checkpoints of older versions hold none.
         found = (state.get(key) for key in ("tested", "kept tested"))
-        self.tested, self.kept_tested = (None if held is None else Tested(**held) for held in found)
+        self.tested, self.kept_tested = (None if held is None else EvaluatedOutputs(**held) for held in found)
 
     def _scalars(self, measured: Mapping[str, float], plan: StepPlan) -> dict[str, float]:
         defenses = {f"defense/{tag}": value for tag, value in measured.items()}
@@ -370,5 +370,5 @@ class Training(ABC):
         return {tag: total / count for tag, (total, count) in self._sums.items() if count}
 
 
-def _tensors(tested: Tested | None) -> dict[str, Tensor] | None:
+def _tensors(tested: EvaluatedOutputs | None) -> dict[str, Tensor] | None:
     return None if tested is None else {"outputs": tested.outputs, "positions": tested.positions}
