@@ -374,8 +374,12 @@ class _ExponentialFamily(GLMLoss):
         It is R² with the family's deviance in place of squares: 1 at best, 0 of the mean label for everybody, NaN where
         labels do not vary. Labels are not clipped.
         """
+        return self.measure_scores(self.scores(outputs.double()), labels)
+
+    def measure_scores(self, scores: Tensor, labels: Tensor) -> float:
+        """Return the same of means, ``(n,)``."""
         truth = labels.double()
-        left = self._deviance(self.scores(outputs.double()), truth).sum().item()
+        left = self._deviance(scores.double(), truth).sum().item()
         spread = self._deviance(truth.mean().expand(len(truth)), truth).sum().item()
         return 1.0 - left / spread if spread > 0 else math.nan
 
@@ -422,6 +426,7 @@ class PoissonLoss(_ExponentialFamily):
     labels = "regression"
     coding = "counts: 0, 1, 2 …"
     metric = "d2"
+    family = "poisson"
     _unclipped_link = None
 
     def __init__(self, *, target_clip: float | None = None, logit_clip: float | None = None) -> None:
@@ -465,6 +470,7 @@ class GammaLoss(_ExponentialFamily):
     coding = "labels above 0"
     needed = ("logit_margin", "target_clip")
     metric = "d2"
+    family = "gamma"
     _unclipped_link = None
 
     def __init__(

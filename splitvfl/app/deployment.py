@@ -26,6 +26,7 @@ from splitvfl.app.column_auditing import live_readers, message_size
 from splitvfl.app.data_summary import own_summary_of
 from splitvfl.app.exchanges import exchange_of, said_before
 from splitvfl.app.few_known import said_of_few_known
+from splitvfl.app.joining import with_own_model
 from splitvfl.app.label_horizon import before
 from splitvfl.app.own_columns import own_summary
 from splitvfl.app.records import OwnData, in_words_of, own_data
@@ -636,6 +637,8 @@ class Deployment:
         config, settings = self._config, run.settings
         if isinstance(run, ActiveRun):
             found = self.summary(run)
+            if config.audited:
+                found = with_own_model(found, run, run.party)
         else:
             found = own_summary(config, self.assembly, run, notify=self._notify)
         provenance = begun.provenance(

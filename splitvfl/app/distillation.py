@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from splitvfl.errors import ConfigError, DataError
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.learning.tasks import Task
 from splitvfl.party.party import ActiveParty
-from splitvfl.run.bootstrap import Figure, interval, paired_bootstrap
+from splitvfl.run.bootstrap import Figure, difference, measure_of, paired_bootstrap, units_of
 from splitvfl.run.half_folder import Origin, save_halves
 from splitvfl.run.student import Choice, Lesson, Option, outputs_alone
 from splitvfl.system.untrusted_files import write_whole
@@ -176,19 +175,11 @@ def _compared(
     if joint is not None:
         outputs[JOINT] = joint.reshape(test.count, -1)[counted]
 
-    def measured(of: Tensor, rows: Tensor) -> float:
-        return task.measure(of[rows], labels[rows])
-
-    units = len(counted)
-    if task.metric == "auc":  # a mean over pairs, which the rarer class has the fewer of
-        units = int(torch.stack([(labels == label).sum() for label in (0, 1)]).min())
-    measures = {name: partial(measured, of) for name, of in outputs.items()}
+    units = units_of(task, labels)
+    measures = {name: measure_of(task, of, labels) for name, of in outputs.items()}
     found = paired_bootstrap(measures, len(counted), units=units, seed=seed)
-    (alone, of_alone), (student, of_student) = found[ALONE], found[STUDENT]
-    draws = [after - before for before, after in zip(of_alone, of_student, strict=True)]
-    return {name: figure for name, (figure, _) in found.items()}, interval(
-        student.value - alone.value, draws, units=units
-    )
+    gain = difference(found[ALONE], found[STUDENT], units=units)
+    return {name: figure for name, (figure, _) in found.items()}, gain
 
 
 def _origin(teacher: SavedHalf, data: PartyData, choice: Choice) -> Origin:

@@ -21,6 +21,7 @@ from splitvfl.app.column_auditing import experiment_attacks, message_size
 from splitvfl.app.data_summary import summary_of
 from splitvfl.app.exchanges import said_before
 from splitvfl.app.few_known import said_of_few_known
+from splitvfl.app.joining import with_own_model
 from splitvfl.app.label_horizon import LabelHorizon, before, observed_horizon, outcome
 from splitvfl.app.reconstruction import reconstruct_listed
 from splitvfl.app.records import in_words_of, load_data
@@ -83,13 +84,11 @@ class Workbench:
         own_columns: By passive party; empty where a class has fewer than five records.
         first_components: AUC of the first principal component of its columns, by passive party; likewise, and of
             those that have columns of numbers.
-        alone: Test AUC of the label party's own columns alone; ``None`` likewise, and where it has none.
     """
 
     data: VerticalData
     own_columns: Mapping[str, OwnColumns]
     first_components: Mapping[str, float] = field(default_factory=dict)
-    alone: float | None = None
 
     @property
     def known(self) -> dict[str, float]:
@@ -107,7 +106,7 @@ def prepare(config: ExperimentConfig) -> Workbench:
     """
     # Imported late: scikit-learn takes as long as a short run, and a party of a networked run has no use for it.
     from splitvfl.leakage.drawing import FOLDS
-    from splitvfl.leakage.own_columns import alone_auc, first_component_auc, own_columns_auc
+    from splitvfl.leakage.own_columns import first_component_auc, own_columns_auc
 
     data = load_data(config)
     labels = data.active.train.labels
@@ -123,7 +122,6 @@ def prepare(config: ExperimentConfig) -> Workbench:
         data,
         {name: own_columns_auc(party.train.columns, labels) for name, party in data.passives.items()},
         {name: auc for name, auc in components.items() if auc is not None},
-        alone_auc(data.active.train, data.active.test),
     )
 
 
@@ -497,7 +495,9 @@ def run_experiment(
             held_out=len(trainer.batches.held_out),
             command=command,
         )
-        summary = replace(experiment.summary(trainer, observed, leaks), alone=bench.alone, provenance=provenance)
+        summary = replace(experiment.summary(trainer, observed, leaks), provenance=provenance)
+        if config.audited:
+            summary = with_own_model(summary, trainer, trainer.active)
         shown = tuple(one for name in trainer.passives for one in shown_of(trainer.watch, name))
         save_shown(folder, shown if config.keep_records else ())
         _write_run(folder, trainer, experiment, summary, told)

@@ -20,6 +20,7 @@ from splitvfl.errors import ProtocolError
 from splitvfl.exchange.parts import checked_outputs, part_to_score
 from splitvfl.exchange.prediction import parts_of
 from splitvfl.hooks import all_finite
+from splitvfl.leakage.drawing import MOST_RECORDS, drawn, drawn_of_classes
 from splitvfl.learning.schedule import GO_ON, Verdict
 from splitvfl.learning.tasks import Task
 from splitvfl.messaging.conversation import Expected, Half, Outbox
@@ -73,6 +74,20 @@ def _pieces(positions: range, rows: int, most: int) -> Iterator[Tensor]:
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluatedOutputs:
+    """The model's outputs of test records, at the label party: what its own model is compared with, record by record.
+
+    Attributes:
+        outputs: Float32, ``(m, k)``, on the CPU; of at most 20 000 records; of more, some are
+            drawn.
+        positions: Where these records are among the test records, int64 ``(m,)``.
+    """
+
+    outputs: Tensor
+    positions: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluation:
     """The result of an evaluation, at the label party. It stays there.
 
@@ -83,10 +98,13 @@ class Evaluation:
             outputs are not finite; those of the top that sends are ``"test/sending/auc"`` and so on, and
             ``"train/private_top/left_out"`` is how many of its steps were left out.
         verdict: What the other parties were told.
+        tested: Outputs of test records, of the top whose figures are ``"test/auc"`` and so on. ``None`` where there are
+            no test records, at a worker that is not worker 0, and where test records lie apart at several workers.
     """
 
     figures: dict[str, float]
     verdict: Verdict
+    tested: EvaluatedOutputs | None = None
 
 
 def active_evaluation(party: ActiveParty, plan: EvaluationPlan, *, step: int, epoch: int) -> Half:
@@ -115,14 +133,15 @@ def active_evaluation(party: ActiveParty, plan: EvaluationPlan, *, step: int, ep
                     private[part].add(party.private_top.run(received, own_input(batch)), batch)
     for scored in (*sending.values(), *private.values()):
         scored.put_together(party)
+    tested = None
     if party.team.rank:  # worker 0 has what all have scored
         figures = {}
     elif party.private_top is None:
-        figures = _figures(party, sending)
+        figures, tested = _figures(party, sending), sending["test"].tested(party)
     else:
-        figures = _figures(party, private) | _figures(party, sending, SENDING)
+        figures, tested = _figures(party, private) | _figures(party, sending, SENDING), private["test"].tested(party)
         figures["train/private_top/left_out"] = float(party.private_top.left_out)
-    evaluation = _judged(party, figures, epoch)
+    evaluation = _judged(party, figures, tested, epoch)
     payload = torch.tensor(evaluation.verdict, dtype=torch.int64)
     yield Outbox(send=tuple(Message(party.name, name, "verdict", step, payload) for name in party.cuts))
     return evaluation
@@ -143,7 +162,7 @@ def own_evaluation(
     with party.evaluating():
         for part, batch in plan.batches(party):
             parts[part].add(outputs_of(part, batch), batch)
-    return _judged(party, _figures(party, parts), epoch)
+    return _judged(party, _figures(party, parts), parts["test"].tested(party), epoch)
 
 
 def passive_evaluation(party: PassiveParty, plan: EvaluationPlan, *, step: int, epoch: int, active: str) -> Half:
@@ -181,7 +200,7 @@ def _figures(party: ActiveParty, parts: dict[str, _Scored], of: str = "") -> dic
     }
 
 
-def _judged(party: ActiveParty, figures: dict[str, float], epoch: int) -> Evaluation:
+def _judged(party: ActiveParty, figures: dict[str, float], tested: EvaluatedOutputs | None, epoch: int) -> Evaluation:
     """Return the figures with the verdict on them, which the label party has applied."""
     verdict = GO_ON
     if party.patience is not None:
@@ -189,7 +208,7 @@ def _judged(party: ActiveParty, figures: dict[str, float], epoch: int) -> Evalua
             verdict = party.patience.judge(figures.get(f"validation/{party.judged_by}", math.nan))
         verdict = Verdict(*map(bool, party.team.collect(bytes(verdict))[0]))
     party.best.apply(verdict, epoch=epoch)
-    return Evaluation(figures, verdict)
+    return Evaluation(figures, verdict, tested)
 
 
 def _verdict(message: Message) -> Verdict:
@@ -207,12 +226,15 @@ class _Scored:
     def __init__(self) -> None:
         self._outputs: list[Tensor] = []
         self._labels: list[Tensor] = []
+        self._positions: list[Tensor] = []
 
     def add(self, outputs: Tensor, batch: Records) -> None:
         assert batch.labels is not None
+        assert batch.positions is not None, "they were taken from the label party's records"
         counted = slice(None) if batch.real is None else batch.real
         self._outputs.append(outputs[counted])
         self._labels.append(batch.labels[counted])
+        self._positions.append(batch.positions[slice(None) if batch.real is None else batch.real.cpu()])
 
     def put_together(self, party: ActiveParty) -> None:
         """Gather at worker 0 what all workers have scored."""
@@ -223,7 +245,21 @@ class _Scored:
         none = torch.empty(0, party.task.outputs, dtype=party.output_dtype, device=party.device)
         outputs = torch.cat(self._outputs or [none])
         own = torch.cat(self._labels or [labels[:0]])
+        places = torch.cat(self._positions or [torch.empty(0, dtype=torch.int64)]).to(party.device)
         self._outputs, self._labels = party.team.gather(outputs) or [], party.team.gather(own) or []
+        self._positions = party.team.gather(places) or []
+
+    def tested(self, party: ActiveParty) -> EvaluatedOutputs | None:
+        """Return the outputs, of at most 20 000 records: with an AUC, of at most 10 000 of each class."""
+        apart = party.data.shards is not None and party.data.shards.here is not None
+        if apart or not sum(map(len, self._labels)):  # what lies apart has positions of its own at each worker
+            return None
+        outputs, positions, labels = map(torch.cat, (self._outputs, self._positions, self._labels))
+        if len(labels) > MOST_RECORDS:
+            binary = party.task.metric == "auc"
+            rows = torch.from_numpy(drawn_of_classes(labels, 0)) if binary else drawn(len(labels), 0)
+            outputs, positions = outputs[rows.to(outputs.device)], positions[rows.to(positions.device)]
+        return EvaluatedOutputs(outputs.float().cpu(), positions.cpu())
 
     def saturated(self, task: Task) -> float | None:
         """Return the fraction of scores that are exactly 0 or 1; ``None`` where there are none."""

@@ -122,7 +122,7 @@ def nested_of_these(used: Columns, truth: npt.NDArray[np.int64], *, seed: int = 
         Log odds ``(5, n)``, by the model's name.
     """
     matrix = np.concatenate([used.numeric.cpu().numpy(), used.categorical.cpu().numpy()], axis=1)
-    predict = _predicting(matrix, truth, fields=used.categorical.shape[1], seed=seed)
+    predict = predicting(matrix, truth, fields=used.categorical.shape[1], seed=seed)
     return nested(place_of_each(folds_of(truth, seed)), of_these(used, truth, seed=seed).predicted, predict)
 
 
@@ -195,12 +195,19 @@ def key_of(matrix: Matrix, truth: npt.NDArray[Any], *numbers: int | None) -> byt
 
 
 def _better_model(matrix: Matrix, truth: npt.NDArray[np.int64], *, fields: int, seed: int) -> OwnColumns:
-    odds = out_of_fold(folds_of(truth, seed), _predicting(matrix, truth, fields=fields, seed=seed))
+    odds = out_of_fold(folds_of(truth, seed), predicting(matrix, truth, fields=fields, seed=seed))
     return better({name: _auc(scores, truth) for name, scores in odds.items()}, odds)
 
 
-def _predicting(matrix: Matrix, truth: npt.NDArray[np.int64], *, fields: int, seed: int) -> Predict:
-    """Return what fits both models to some records and gives the log odds of others."""
+def predicting(matrix: Matrix, truth: npt.NDArray[np.int64], *, fields: int, seed: int) -> Predict:
+    """Return what fits both models to some records and gives the log odds of others.
+
+    Args:
+        matrix: Columns of the records, ``(n, d)``; the last ``fields`` are codes of categories.
+        truth: ``(n,)``, in {0, 1}.
+        fields: How many.
+        seed: Decides the folds in which categories are encoded, and the models' randomness.
+    """
 
     def predict(fitted: Rows, asked: Rows) -> dict[str, Floats]:
         inputs, others = _numbers(matrix, fitted, asked, truth, fields=fields, seed=seed)
@@ -217,22 +224,6 @@ def better(aucs: Mapping[str, float], predicted: Mapping[str, Floats]) -> OwnCol
     """Return the better one of models, by their AUCs, with what all of them predict."""
     model = max(aucs, key=lambda name: aucs[name])
     return OwnColumns(aucs[model], model, predicted)
-
-
-def alone_auc(train: Records, test: Records, *, seed: int = 0) -> float | None:
-    """Return the test AUC of the label party's own columns alone: what training with others has to beat.
-
-    The larger of what :func:`alone_aucs` returns: as the test records choose the model, it is rather too large.
-
-    Args:
-        train: Its training records, with binary labels.
-        test: Its test records, likewise.
-        seed: Decides the samples and the models' randomness.
-
-    Returns:
-        The AUC, in [0, 1]; ``None`` if it has no columns, or a class has too few records.
-    """
-    return max(alone_aucs(train, test, seed=seed).values(), default=None)
 
 
 def alone_aucs(train: Records, test: Records, *, seed: int = 0) -> Mapping[str, float]:

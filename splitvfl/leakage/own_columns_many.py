@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.ensemble import HistGradientBoostingRegressor
-from sklearn.linear_model import RidgeCV
+from sklearn.linear_model import GammaRegressor, PoissonRegressor, RidgeCV
 from sklearn.model_selection import KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -80,7 +81,7 @@ def of_these(used: Columns, truth: Matrix, classes: int | None, *, seed: int = 0
     Raises:
         DataError: If a class has fewer records than folds, or there are fewer than ten records.
     """
-    matrix = _matrix(used)
+    matrix = numbers_of(used)
 
     def measure() -> OwnColumns:
         return better(
@@ -102,13 +103,11 @@ def nested_of_these(used: Columns, truth: Matrix, classes: int | None, *, seed: 
     Returns:
         Log probabilities ``(5, n, k)``, or numbers ``(5, n)``, by the model's name.
     """
-    matrix, predicted = _matrix(used), of_these(used, truth, classes, seed=seed).predicted
+    matrix, predicted = numbers_of(used), of_these(used, truth, classes, seed=seed).predicted
     if classes is None:
-        return nested(
-            place_of_each(number_folds(truth.size, seed)), predicted, _predicting_numbers(matrix, truth, seed)
-        )
+        return nested(place_of_each(number_folds(truth.size, seed)), predicted, predicting_numbers(matrix, truth, seed))
     names = truth.astype(np.int64)
-    predict = _predicting_classes(matrix, names, classes, seed)
+    predict = predicting_classes(matrix, names, classes, seed)
     return nested(place_of_each(folds_of(names, seed)), predicted, predict)
 
 
@@ -122,18 +121,36 @@ def _numbers_told(matrix: Matrix, truth: Matrix, seed: int) -> tuple[dict[str, f
     if truth.size < 2 * FOLDS:
         raise DataError(f"expected at least {2 * FOLDS} records, got {truth.size}")
     folds = number_folds(truth.size, seed)
-    places, predicted = place_of_each(folds), out_of_fold(folds, _predicting_numbers(matrix, truth, seed))
+    places, predicted = place_of_each(folds), out_of_fold(folds, predicting_numbers(matrix, truth, seed))
     return {name: held_out_concordance(scores, truth, places) for name, scores in predicted.items()}, predicted
 
 
-def _predicting_numbers(matrix: Matrix, truth: Matrix, seed: int) -> Predict:
-    models = {
-        "ridge regression": make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3.0, 3.0, 7))),
-        "gradient boosting": HistGradientBoostingRegressor(max_iter=ROUNDS, random_state=seed),
-    }
-    return lambda fitted, asked: {
-        name: model.fit(matrix[fitted], truth[fitted]).predict(matrix[asked]) for name, model in models.items()
-    }
+def predicting_numbers(matrix: Matrix, truth: Matrix, seed: int, family: str = "") -> Predict:
+    """Return what fits both models to some records and predicts the numbers of others.
+
+    Args:
+        matrix: Columns of the records, ``(n, d)``.
+        truth: ``(n,)``.
+        seed: Decides the models' randomness.
+        family: ``"poisson"`` or ``"gamma"``: its deviance is made small, and means are above 0; empty: squared errors.
+    """
+
+    def predict(fitted: Rows, asked: Rows) -> dict[str, Matrix]:
+        models = _regressors(family, fitted.size, seed)
+        return {name: model.fit(matrix[fitted], truth[fitted]).predict(matrix[asked]) for name, model in models.items()}
+
+    return predict
+
+
+def _regressors(family: str, records: int, seed: int) -> dict[str, Any]:
+    boosting = HistGradientBoostingRegressor(loss=family or "squared_error", max_iter=ROUNDS, random_state=seed)
+    if not family:
+        linear = RidgeCV(np.logspace(-3.0, 3.0, 7))
+        return {"ridge regression": make_pipeline(StandardScaler(), linear), "gradient boosting": boosting}
+    kind = {"poisson": PoissonRegressor, "gamma": GammaRegressor}[family]
+    # As strong a penalty as that of the logistic regression: half the squared length, beside the sum of losses.
+    linear = kind(alpha=1.0 / records, max_iter=300)
+    return {f"{family} regression": make_pipeline(StandardScaler(), linear), "gradient boosting": boosting}
 
 
 def _classes_told(
@@ -144,13 +161,20 @@ def _classes_told(
     if counts.min() < FOLDS or present.size < 2:
         raise DataError(f"each class needs at least {FOLDS} records, got {counts.tolist()}")
     names = truth.astype(np.int64)
-    predicted = out_of_fold(folds_of(names, seed), _predicting_classes(matrix, names, classes, seed))
+    predicted = out_of_fold(folds_of(names, seed), predicting_classes(matrix, names, classes, seed))
     answers = torch.from_numpy(truth)
     return {name: macro_auc(torch.from_numpy(scores), answers) for name, scores in predicted.items()}, predicted
 
 
-def _predicting_classes(matrix: Matrix, truth: Rows, classes: int, seed: int) -> Predict:
-    """Return what fits both models to some records and gives the log probabilities of others, ``(n, k)``."""
+def predicting_classes(matrix: Matrix, truth: Rows, classes: int, seed: int) -> Predict:
+    """Return what fits both models to some records and gives the log probabilities of others, ``(n, k)``.
+
+    Args:
+        matrix: Columns of the records, ``(n, d)``.
+        truth: ``(n,)``, in 0 … k−1.
+        classes: k.
+        seed: Decides the models' randomness.
+    """
 
     def predict(fitted: Rows, asked: Rows) -> dict[str, Matrix]:
         found = {}
@@ -187,7 +211,8 @@ def first_component_leak(columns: Columns, labels: Tensor, classes: int | None, 
     return known(keeper.summary().worst_auc)
 
 
-def _matrix(columns: Columns) -> Matrix:
+def numbers_of(columns: Columns) -> Matrix:
+    """Return columns as numbers, ``(n, d)``: of each categorical field the hundred most frequent categories."""
     numeric = columns.numeric.cpu().double().numpy()
     if not columns.categorical.shape[1]:
         return numeric

@@ -31,6 +31,8 @@ class Loss(ABC):
         is_logistic: Whether it is the logistic loss, or an approximation for encryption: not inherited by a class that
             is derived from one.
         shifts_scores: Why :meth:`scores` are no probabilities of the labels, as a sentence; empty: they are.
+        family: ``"poisson"`` or ``"gamma"``, whose deviance a standard model of these labels makes small; empty: the
+            usual one of the task.
     """
 
     name: ClassVar[str]
@@ -40,6 +42,7 @@ class Loss(ABC):
     linear_in_targets: bool = True
     is_logistic: ClassVar[bool] = False
     shifts_scores: str = ""
+    family: ClassVar[Literal["", "poisson", "gamma"]] = ""
 
     @abstractmethod
     def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
@@ -65,6 +68,13 @@ class Loss(ABC):
             labels: ``(n,)``.
         """
         raise NotImplementedError(f"{type(self).__name__} names a metric and does not measure it")
+
+    def measure_scores(self, scores: Tensor, labels: Tensor) -> float | None:
+        """Return the same figure of predictions in the unit of :meth:`scores`, ``(n,)``.
+
+        ``None``: it is measured of outputs only, so that no other model can be compared by it.
+        """
+        return self.measure(scores[:, None], labels) if link_of(self) == "identity" else None
 
 
 def link_of(loss: Loss) -> Link | None:

@@ -77,9 +77,25 @@ class Task(ABC):
             return self.loss.measure(outputs, labels)
         return self.usual_measure(outputs, labels)
 
+    def measure_scores(self, scores: Tensor, labels: Tensor) -> float | None:
+        """Return the same figure of predictions of another model; ``None`` where the loss's own metric takes outputs.
+
+        Args:
+            scores: In the unit of the loss's scores: ``(n,)``, or ``(n, k)`` of k classes. Of classes their order
+                counts, so that log odds do as well.
+            labels: ``(n,)``.
+        """
+        if self.loss.metric is not None:
+            return self.loss.measure_scores(scores, labels)
+        return self._usual_measure(scores, labels)
+
     @abstractmethod
     def usual_measure(self, outputs: Tensor, labels: Tensor) -> float:
         """Return the headline figure of a loss that has none of its own."""
+
+    @abstractmethod
+    def _usual_measure(self, scores: Tensor, labels: Tensor) -> float:
+        """Return the same of scores."""
 
     def check_outputs(self, outputs: Tensor, rows: int) -> None:
         """Raise :class:`ArgumentError` unless the top model put out one row per record, as wide as the task needs."""
@@ -113,7 +129,10 @@ class Binary(Task):
 
     def usual_measure(self, outputs: Tensor, labels: Tensor) -> float:
         """Return the AUC."""
-        return leak_auc(outputs.squeeze(1), labels)
+        return self._usual_measure(outputs.squeeze(1), labels)
+
+    def _usual_measure(self, scores: Tensor, labels: Tensor) -> float:
+        return leak_auc(scores, labels)
 
 
 class Multiclass(Task):
@@ -147,7 +166,10 @@ class Multiclass(Task):
 
     def usual_measure(self, outputs: Tensor, labels: Tensor) -> float:
         """Return the accuracy."""
-        return float((outputs.argmax(dim=1) == labels).float().mean())
+        return self._usual_measure(outputs, labels)
+
+    def _usual_measure(self, scores: Tensor, labels: Tensor) -> float:
+        return float((scores.argmax(dim=1) == labels).float().mean())
 
 
 class Regression(Task):
@@ -169,9 +191,12 @@ class Regression(Task):
 
     def usual_measure(self, outputs: Tensor, labels: Tensor) -> float:
         """Return R²; NaN where the labels do not vary."""
+        return self._usual_measure(self.loss.scores(outputs), labels)
+
+    def _usual_measure(self, scores: Tensor, labels: Tensor) -> float:
         truth = labels.double()
         spread = (truth - truth.mean()).square().sum().item()
-        error = (self.loss.scores(outputs).double() - truth).square().sum().item()
+        error = (scores.double() - truth).square().sum().item()
         return 1.0 - error / spread if spread > 0 else math.nan
 
 

@@ -41,7 +41,7 @@ from splitvfl.report.rows import (
     with_parties,
     written,
 )
-from splitvfl.report.summary import PartyResult, RunSummary
+from splitvfl.report.summary import PartyResult, RunSummary, metric_name
 
 BRIEF_WIDTH = 60
 """Columns that the table takes, at most."""
@@ -143,10 +143,11 @@ def _known(run: RunSummary, name: str | None) -> str:
 
 
 def test_line(group: RunGroup, row: DefenseRow) -> str:
-    """Return in one line what the model is worth, the same without a defense, and a standard model of own columns."""
+    """Return in one line what the model is worth, the same without a defense, and the label owner's own model."""
     plain = Undefended.beside(row, group.runs)
     one_way = any(run.traits.one_way for run in row.results)
-    alone = estimate(run.alone for run in group.runs)
+    joining = joining_sentence(row.results)
+    alone = None if joining else estimate(run.alone for run in group.runs)  # of older runs
     parts = [f"Test {group.metric} {_mean(row.test)}"]
     if not row.undefended and plain is not None:
         parts.append(f"without a {plain.words} {_mean(plain.test)}")
@@ -154,7 +155,33 @@ def test_line(group: RunGroup, row: DefenseRow) -> str:
         parts.append("without a defense not trained")
     if alone is not None:
         parts.append(f"own columns in a standard model {_mean(alone)}")
-    return "; ".join(parts) + "."
+    return " ".join(filter(None, ["; ".join(parts) + ".", joining]))
+
+
+def joining_sentence(runs: Sequence[RunSummary]) -> str:
+    """Return in a sentence whether the joint model is better than the label owner's own one; empty if nobody asked."""
+    found = [run.own_model for run in runs if run.own_model is not None]
+    if not found:
+        return next((run.no_own_model for run in runs if run.no_own_model), "")
+    own = found[0]
+    joint, alone = (
+        _mean(estimate(values)) for values in ([each.joint for each in found], [each.alone for each in found])
+    )
+    against = f"{metric_name(own.metric)} {joint} against {alone}"
+    if len(found) > 1:
+        better, worse = (sum(each.verdict == word for each in found) for word in ("better", "worse"))
+        return (
+            f"The joint model is better than {own.party} alone in {better} of {len(found)} runs and worse in {worse}; "
+            f"in the others no difference is shown: {against} on average."
+        )
+    said = (
+        f"No difference is shown between the joint model and {own.party} alone"
+        if own.verdict == "no difference shown"
+        else f"The joint model is {own.verdict} than {own.party} alone"
+    )
+    drawn = f", {own.records:,} of {own.of:,} test records" if own.records < own.of else ""
+    difference, low, high = (f"{value:+.3f}" for value in (own.difference, own.low, own.high))
+    return f"{said}: {against} with {own.model} (difference {difference}, 95 % CI {low} to {high}{drawn})."
 
 
 def _mean(value: Estimate | None) -> str:

@@ -303,6 +303,45 @@ class SpentPrivacy:
         )
 
 
+def metric_name(metric: str) -> str:
+    """Return a headline figure as it is written."""
+    return _METRIC_NAMES.get(metric, metric)
+
+
+@dataclass(frozen=True)
+class OwnModelResult:
+    """The joint model beside the label owner's own one, on the same test records.
+
+    Attributes:
+        party: The label owner.
+        metric: Name of the figure: that of the run.
+        model: Which model its own one is, ``"gradient boosting"`` say; chosen by training records.
+        alone: Its figure.
+        joint: The joint model's.
+        difference: Joint less alone.
+        low: Lower end of the paired 95 % bootstrap interval of the difference.
+        high: Upper end.
+        records: Test records that both are measured on.
+        of: Test records that there are; where they are more, some were drawn.
+    """
+
+    party: str
+    metric: str
+    model: str
+    alone: float
+    joint: float
+    difference: float
+    low: float
+    high: float
+    records: int
+    of: int
+
+    @property
+    def verdict(self) -> Literal["better", "worse", "no difference shown"]:
+        """What is shown of the joint model, with 95 % confidence: that the difference is above 0, or below."""
+        return "better" if self.low > 0 else "worse" if self.high < 0 else "no difference shown"
+
+
 @dataclass(frozen=True)
 class RunSummary:
     """One run.
@@ -341,8 +380,8 @@ class RunSummary:
             95 % interval for all of them at once; ``None`` without canaries. With ``positives + negatives`` records on
             coin tosses, the test figure is that of a model that was trained on them too.
         goal: Leak AUC below which it is protected, or below which nothing is told that a partner's own columns do not.
-        alone: Test AUC of the label party's own columns alone, of the better of two models; ``None`` where it has none,
-            or nobody measured it.
+        alone: Test figure of the label owner's own model, as :attr:`own_model` has it; in older summaries an AUC, of
+            the better of two models on test records. ``None`` where it has no columns, or nobody measured it.
         provenance: Where the figures come from; ``None`` in summaries that were written before it was kept.
         privacy: What was spent of a privacy budget, of each sender and relation; none where nothing is counted.
         seat: The passive party that has written it of its own columns, in a networked run: it knows of nothing else.
@@ -352,6 +391,9 @@ class RunSummary:
         membership: How well attacks told training from test records by the finished model.
         solvable: What partners can compute of labels from sums, known before the first step; none where nothing is, and
             in summaries that were written before.
+        own_model: The joint model beside the label owner's own one; ``None`` likewise, and in summaries that were
+            written before.
+        no_own_model: Why there is none, as a sentence; empty where there is one, or nobody asked.
         planned_steps: Steps that the run was to take, where it ended before its end: a passive party whose partner is
             gone writes what was read so far. ``None``: it is finished.
     """
@@ -393,6 +435,8 @@ class RunSummary:
     membership: list[MembershipLeak] = field(default_factory=list)
     solvable: list[Solvable] = field(default_factory=list)
     planned_steps: int | None = None
+    own_model: OwnModelResult | None = None
+    no_own_model: str = ""
 
     @property
     def traits(self) -> ExchangeTraits:
@@ -432,7 +476,7 @@ class RunSummary:
     @property
     def metric_name(self) -> str:
         """The headline figure as it is written."""
-        return _METRIC_NAMES.get(self.metric, self.metric)
+        return metric_name(self.metric)
 
     def above(self, goal: float) -> list[tuple[float, str, str]]:
         """Return the worst leak AUCs that are not below a goal or what is known anyway: value, attack, party."""

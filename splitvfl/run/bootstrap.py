@@ -6,8 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from splitvfl.learning.tasks import Task
+from splitvfl.metrics import scores_and_positives
 
 # Draws of an interval, and records that are looked at in all of them together: large tables need fewer draws.
 _MOST_DRAWS, _FEWEST_DRAWS, _MOST_WORK = 1000, 200, 20_000_000
@@ -58,6 +62,62 @@ def paired_bootstrap(
         name: (interval(measure(everything), values[name], units=units), values[name])
         for name, measure in measures.items()
     }
+
+
+def difference(before: tuple[Figure, list[float]], after: tuple[Figure, list[float]], *, units: int) -> Figure:
+    """Return how much larger the second of two figures is, with its interval: over the same draws, so paired.
+
+    Args:
+        before: A figure and its values over the draws, as :func:`paired_bootstrap` returns them.
+        after: The other one.
+        units: As of :func:`interval`.
+    """
+    draws = [late - early for early, late in zip(before[1], after[1], strict=True)]
+    return interval(after[0].value - before[0].value, draws, units=units)
+
+
+def measure_of(task: Task, outputs: Tensor, labels: Tensor, *, scores: bool = False) -> Callable[[Tensor], float]:
+    """Return what gives a task's headline figure on the records at some positions.
+
+    Args:
+        task: The task.
+        outputs: Finite, ``(n, k)``, on the CPU.
+        labels: ``(n,)``, likewise.
+        scores: Whether these are predictions of another model, as :meth:`Task.measure_scores` takes them; the figure is
+            NaN where it takes none.
+    """
+    if task.name == "binary" and task.loss.metric is None:
+        return _auc_of(outputs, labels)
+    if not scores:
+        return lambda rows: task.measure(outputs[rows], labels[rows])
+
+    def measure(rows: Tensor) -> float:
+        found = task.measure_scores(outputs[rows], labels[rows])
+        return math.nan if found is None else found
+
+    return measure
+
+
+def _auc_of(scores: Tensor, labels: Tensor) -> Callable[[Tensor], float]:
+    """Return what gives :func:`~splitvfl.metrics.leak_auc` of some records, in a fifth of the time: it sorts once."""
+    values, positive = scores_and_positives(scores, labels)
+    distinct, ranks = np.unique(values, return_inverse=True)
+    places = 2 * ranks + positive
+
+    def measure(rows: Tensor) -> float:
+        counts = np.bincount(places[rows.numpy()], minlength=2 * distinct.size)
+        beside, level = counts[::2], counts[1::2]
+        pairs = beside.sum() * level.sum()
+        return float((2 * np.cumsum(beside) - beside) @ level / (2.0 * pairs)) if pairs else math.nan
+
+    return measure
+
+
+def units_of(task: Task, labels: Tensor) -> int:
+    """Return what a task's figure is a mean over, for its interval: records, of an AUC those of the rarer class."""
+    if task.metric != "auc":
+        return len(labels)
+    return int(torch.stack([(labels == label).sum() for label in (0, 1)]).min())
 
 
 def interval(value: float, draws: Sequence[float], *, units: int) -> Figure:

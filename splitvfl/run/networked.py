@@ -527,13 +527,14 @@ class ActiveRun(PartyRun[ActiveParty]):
         self._drive(self._own.steps(), {})
 
     def _state(self) -> dict[str, Any]:
-        found = {"figures": dict(self.figures), "kept": dict(self.kept)}
+        found = {"figures": dict(self.figures), "kept": dict(self.kept), **self._evaluated_state()}
         return super()._state() | found | {"watch": self.watch.state_dict(), "widths": dict(self.party.widths)}
 
     def _take_back(self, parts: Mapping[str, Mapping[str, Any]]) -> None:
         super()._take_back(parts)
         run = parts["run"]
         self.figures, self.kept = dict(run["figures"]), dict(run["kept"])
+        self._take_back_evaluated(run)
         self.watch.load_state_dict(run["watch"])
 
 

@@ -566,6 +566,7 @@ class Trainer(Training):
             "settings": dict(self._settings),
             "figures": dict(self.figures),
             "best figures": dict(self.kept),
+            **self._evaluated_state(),
             "watch": self.watch.state_dict(),
             "steps": self._step_seat.state_dict(),
             "packing": self._packing_seat.state_dict(),
@@ -678,6 +679,7 @@ class Trainer(Training):
             for name, side in self._sides.items():
                 side.load_state_dict(run.get("sides", {}).get(name, {}))
             self.figures, self.kept = run["figures"], run["best figures"]
+            self._take_back_evaluated(run)
             self._take_back_progress(run)
             self.number = str(run["number"]) if "number" in run else self._number_of_older(newest.parent.parent)
         self._begun = True

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NoReturn, SupportsIndex
 
+from torch import Tensor
+
 from splitvfl.data.columns import Records
 from splitvfl.errors import ConfigError
-from splitvfl.exchange.evaluation import Evaluation
+from splitvfl.exchange.evaluation import EvaluatedOutputs, Evaluation
 from splitvfl.exchange.handshake import HeldCheckpoints
 from splitvfl.leakage.label_leak import LabelLeak
 from splitvfl.leakage.monitor import Monitor
@@ -78,6 +80,8 @@ class Training(ABC):
         watch: Attacks on what crosses, and their figures.
         figures: Figures of the last evaluation, ``"test/auc"`` and so on; none without labels.
         kept: Figures of the evaluation whose weights are kept, where training may stop early.
+        tested: Outputs of test records in the last evaluation, at the label party; ``None``: there are none.
+        kept_tested: Those of the evaluation whose weights are kept.
         notify: Told in one line what happens, for a person.
         account: What is spent of a privacy budget, where noise was calculated for one; ``None``: nothing is counted.
         exchange_notes: What is known of the exchange before the first step, in sentences.
@@ -100,6 +104,8 @@ class Training(ABC):
         self.watch = watch
         self.figures: dict[str, float] = {}
         self.kept: dict[str, float] = {}
+        self.tested: EvaluatedOutputs | None = None
+        self.kept_tested: EvaluatedOutputs | None = None
         self.notify = notify
         self.account: PrivacyBudget | None = None
         self.exchange_notes: list[str] = []
@@ -262,9 +268,18 @@ class Training(ABC):
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """Take note of the label party's evaluation."""
-        self.figures = dict(evaluation.figures)
+        self.figures, self.tested = dict(evaluation.figures), evaluation.tested
         if evaluation.verdict.best:
-            self.kept = dict(self.figures)
+            self.kept, self.kept_tested = dict(self.figures), self.tested
+
+    def _evaluated_state(self) -> dict[str, Any]:
+        """Return the outputs of test records, as a checkpoint holds them beside the figures."""
+        return {"tested": _tensors(self.tested), "kept tested": _tensors(self.kept_tested)}
+
+    def _take_back_evaluated(self, state: Mapping[str, Any]) -> None:
+        # Checkpoints of older versions hold none.
+        found = (state.get(key) for key in ("tested", "kept tested"))
+        self.tested, self.kept_tested = (None if held is None else EvaluatedOutputs(**held) for held in found)
 
     def _scalars(self, measured: Mapping[str, float], plan: StepPlan) -> dict[str, float]:
         defenses = {f"defense/{tag}": value for tag, value in measured.items()}
@@ -353,3 +368,7 @@ class Training(ABC):
     def measurements(self) -> dict[str, float]:
         """Means over the run of what the defenses logged, of totals the last: ``party/defense/measurement``."""
         return {tag: total / count for tag, (total, count) in self._sums.items() if count}
+
+
+def _tensors(tested: EvaluatedOutputs | None) -> dict[str, Tensor] | None:
+    return None if tested is None else {"outputs": tested.outputs, "positions": tested.positions}

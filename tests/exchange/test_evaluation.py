@@ -12,10 +12,12 @@ import torch
 from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, r2_score, roc_auc_score
 from torch import Tensor
 
-from splitvfl.data.columns import Records
+from splitvfl.data.columns import Records, Shards
 from splitvfl.defenses import GaussianIR
 from splitvfl.errors import DataError, ProtocolError
+from splitvfl.exchange import evaluation
 from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, active_evaluation, passive_evaluation
+from splitvfl.leakage import drawing
 from splitvfl.learning.schedule import GO_ON, EarlyStopping, Verdict
 from splitvfl.messaging.conversation import Half, Outbox, converse
 from splitvfl.messaging.messages import Message
@@ -96,6 +98,43 @@ def test_the_figures_are_those_of_the_unsplit_model(names: tuple[str, ...], task
     assert list(evaluation.figures) == list(expected)
     # Sums of a few float32 numbers about 1, in another order.
     assert evaluation.figures == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+def test_outputs_of_test_records_stay_with_the_figures(task: str) -> None:
+    active, passives = parties(task=task, dropout=0.5)
+    expected = unsplit(active, passives, "test", list(range(24)))
+
+    tested = evaluate(active, passives)[ACTIVE].tested
+
+    assert tested.outputs.numpy() == pytest.approx(expected, abs=1e-5)
+    assert tested.positions.tolist() == list(range(24))
+
+
+def test_of_many_test_records_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "MOST_RECORDS", 10)
+    monkeypatch.setattr(drawing, "MOST_RECORDS", 10)
+    active, passives = parties()
+    labels = active.data.test.labels
+    assert labels is not None
+    expected = unsplit(active, passives, "test", list(range(24)))
+
+    first, second = (evaluate(active, passives)[ACTIVE].tested for _ in range(2))
+
+    assert first.positions.tolist() == second.positions.tolist() == sorted(set(first.positions.tolist()))
+    assert labels[first.positions].sum() == 5 == len(first.positions) / 2, "an AUC needs as many of each class"
+    assert first.outputs.numpy() == pytest.approx(expected[first.positions], abs=1e-5)
+
+
+def test_dummies_and_shards_that_lie_apart_are_left_out() -> None:
+    active, passives = parties()
+    real = torch.arange(24) % 3 > 0
+    data = active.data
+    active.data = dataclasses.replace(data, test=dataclasses.replace(data.test, real=real))
+    assert evaluate(active, passives)[ACTIVE].tested.positions.tolist() == real.nonzero()[:, 0].tolist()
+    for here, expected in ((None, True), (0, False)):
+        active.data = dataclasses.replace(data, shards=Shards((48,), (24,), here))
+        assert (evaluate(active, passives)[ACTIVE].tested is not None) is expected
 
 
 def test_only_activations_go_one_way_and_two_bits_the_other() -> None:

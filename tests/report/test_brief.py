@@ -14,7 +14,7 @@ from splitvfl.leakage.features import FeatureLeak
 from splitvfl.report.brief import BRIEF_WIDTH, brief, compared_brief, two_lines
 from splitvfl.report.findings import advice, verdict
 from splitvfl.report.rows import group_runs
-from splitvfl.report.summary import PartyResult, RunSummary
+from splitvfl.report.summary import OwnModelResult, PartyResult, RunSummary
 from tests.report.test_tables import party, result, run
 
 
@@ -41,6 +41,41 @@ def test_the_first_line_is_the_worst_leak_beside_what_columns_tell_and_the_secon
     ]
     assert lines(leaking(0.70))[0].endswith("goal met.")
     assert "own columns not known" in lines(leaking(0.93, own=None))[0]
+
+
+OWN = OwnModelResult("bank", "auc", "gradient boosting", 0.741, 0.794, 0.053, 0.031, 0.075, 6000, 6000)
+
+
+def test_the_joint_model_stands_beside_the_label_owners_own() -> None:
+    def said(own: OwnModelResult) -> str:
+        return lines(leaking(0.93, test_metric=0.794, alone=0.741, own_model=own))[1]
+
+    figures = "AUC 0.794 against 0.741 with gradient boosting (difference +0.053, 95 % CI"
+    assert said(OWN) == f"Test AUC 0.794. The joint model is better than bank alone: {figures} +0.031 to +0.075)."
+    worse = replace(OWN, alone=0.794, joint=0.741, difference=-0.053, low=-0.075, high=-0.031)
+    assert "The joint model is worse than bank alone: AUC 0.741 against 0.794" in said(worse)
+    unclear = said(replace(OWN, low=-0.002))
+    assert "No difference is shown between the joint model and bank alone" in unclear
+    assert "-0.002 to +0.075" in unclear
+    assert "No difference is shown" in said(replace(OWN, difference=0.0, low=0.0, high=0.0))
+    assert said(replace(OWN, of=70_000)).endswith("to +0.075, 6,000 of 70,000 test records).")
+    assert "R² 0.794 against" in said(replace(OWN, metric="r2"))
+
+
+def test_of_several_seeds_it_is_counted_what_is_shown() -> None:
+    worse = replace(OWN, alone=0.775, joint=0.761, difference=-0.014, low=-0.02, high=-0.01)
+    unclear = replace(OWN, joint=0.745, difference=0.004, low=-0.01, high=0.02)
+    runs = [leaking(0.93, seed=seed, own_model=own) for seed, own in enumerate([OWN, OWN, worse, unclear])]
+    # Means: (0.794 + 0.794 + 0.761 + 0.745) / 4 and (3 · 0.741 + 0.775) / 4.
+    assert lines(*runs)[1].endswith(
+        ". The joint model is better than bank alone in 2 of 4 runs and worse in 1; in the others no difference is "
+        "shown: AUC 0.774 against 0.750 on average."
+    )
+
+
+def test_why_there_is_no_own_model_is_said() -> None:
+    missing = "What bank alone reaches was not measured: all test records have the same label."
+    assert lines(leaking(0.93, test_metric=0.794, no_own_model=missing))[1] == f"Test AUC 0.794. {missing}"
 
 
 def test_the_name_of_a_figure_is_not_broken_inside_a_word() -> None:
