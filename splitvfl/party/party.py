@@ -812,14 +812,14 @@ class ActiveParty(Party):
         targets = self.labels.apply_together(batch.labels, step=step, ids=batch.ids, labels=batch.labels)
         return targets, responses_of(targets)
 
-    def plan_run(self, *, epochs: int, early_stopping: bool) -> None:
-        """Tell its defenses what the run will be, before the first step.
+    def plan_run(self, *, epochs: int) -> None:
+        """Tell its defenses what the run will be, before the first step; ``Exchange.plan_run`` does.
 
         Raises:
             ConfigError: If one of them cannot keep then what it promises of a run.
         """
         values = self.labels.target_values(self.task.classes)
-        plan = RunPlan(epochs=epochs, early_stopping=early_stopping, values=values)
+        plan = RunPlan(epochs=epochs, releases=self.label_releases, values=values)
         moved = values if self._moves_by_targets(values) else None
         for chain in self.chains().values():
             chain.take_targets(moved)

@@ -346,8 +346,7 @@ class Trainer(Training):
                 return self.fit(epochs, progress=bar)
         limit = None if self.account is None else self.account.stop
         schedule = self._schedule_of(epochs) if limit is None else self._schedule_of(epochs, stop=limit)
-        self.active.plan_run(epochs=epochs, early_stopping=self.active.patience is not None)
-        self.exchange.check_noise(self.active, epochs=epochs)
+        self.exchange.plan_run(self.active, epochs=epochs)
         self._set_out(schedule, progress)
         try:
             self._train()

@@ -195,10 +195,10 @@ def test_in_a_loop_of_ones_own_fresh_noise_needs_the_number_of_epochs() -> None:
     with pytest.raises(PrivacyError, match=r"in a loop of your own say epochs="):
         GaussianTargets(mu=1.0, remembered=False)(torch.zeros(2), secrets(torch.arange(2)))
     fresh = GaussianTargets(mu=1.0, remembered=False)
-    fresh.plan_run(RunPlan(epochs=4, early_stopping=False))
+    fresh.plan_run(RunPlan(epochs=4))
     assert fresh.sigma == pytest.approx(2.0)
     with pytest.raises(ConfigError, match="promised over 4 epochs, and the run has 5"):
-        fresh.plan_run(RunPlan(epochs=5, early_stopping=False))
+        fresh.plan_run(RunPlan(epochs=5))
 
 
 def test_classes_are_learned_from_one_number_for_each() -> None:

@@ -680,12 +680,12 @@ def test_behind_a_label_defense_the_change_between_its_answers_is_covered() -> N
 
 def test_a_run_is_planned_once() -> None:
     defense = RecordGaussian(mu=1.0, per="run")
-    plan = RunPlan(epochs=4, early_stopping=False, values=(0.0, 1.0))
+    plan = RunPlan(epochs=4, values=(0.0, 1.0))
     defense.plan_run(plan)
     defense.plan_run(plan)
     assert defense.step_mu == pytest.approx(0.5)
     with pytest.raises(ConfigError, match="promised over 4 epochs, and the run has 5"):
-        defense.plan_run(RunPlan(epochs=5, early_stopping=False, values=(0.0, 1.0)))
+        defense.plan_run(RunPlan(epochs=5, values=(0.0, 1.0)))
 
 
 def test_what_is_promised_is_said_in_a_sentence() -> None:
