@@ -40,8 +40,8 @@ class GaussianTargets:
     and the noise is isotropic among the vectors that do: a component outside would hide nothing, and would change the
     loss by a multiple of ``Σ_c log p_c``.
 
-    What voids it: early stopping, best weights or a verdict that partners see, on true labels (refused where it is
-    known); class weights, or batches, made from labels; a person under two ids. A later gradient defense gets answers
+    What voids it: early stopping, best weights or a verdict that partners see, on true labels; class weights, or
+    batches, made from labels; a person under two ids. A later gradient defense gets answers
     (is the target above ½, which class is largest) and no label.
 
     Not hidden is what columns give away: the model's prediction of a record tells its label as far as it is good. It

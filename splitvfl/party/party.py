@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from splitvfl.claims import EARLY_STOPPING, SELECTION, LabelRelease, RunPlan
+from splitvfl.claims import LabelRelease, RunPlan, releases_of
 from splitvfl.crypto.refusals import Refusals
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.cut.chain import ActivationDefenses, DefenseChain
@@ -733,8 +733,8 @@ class ActiveParty(Party):
     @property
     def label_releases(self) -> tuple[LabelRelease, ...]:
         """What partners see beside messages that is made from labels: each voids a guarantee for the whole run."""
-        found = ((EARLY_STOPPING, self.patience is not None), (SELECTION, self.data.selected_by_label))
-        return tuple(release for release, happens in found if happens)
+        stops = self.patience is not None
+        return releases_of(early_stopping=stops, selected_by_label=self.data.selected_by_label)
 
     def connect(self, passive: str) -> CutLayer:
         """Return a new cut layer towards a passive party."""

@@ -18,7 +18,6 @@ from splitvfl.defenses import GaussianTargets
 from splitvfl.errors import ArgumentError, ConfigError, PrivacyError, SplitVFLError
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import Secrets, call_defense
-from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.tasks import Multiclass, Regression
 from splitvfl.metrics import leak_auc
 from splitvfl.models import Linear, LinearTop
@@ -174,7 +173,6 @@ def test_other_labels_are_refused(settings: dict[str, Any], labels: Tensor, text
 @pytest.mark.parametrize(
     ("defense", "settings", "text"),
     [
-        (GaussianTargets(mu=1.0), {"early_stopping": EarlyStopping(patience=2)}, "early stopping tells the partners"),
         (GaussianTargets(mu=1.0, remembered=False, epochs=9), {}, "promised over 9 epochs, and the run has 3"),
         (
             GaussianTargets(mu=1.0, classes=3),

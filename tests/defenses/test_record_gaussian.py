@@ -561,12 +561,6 @@ ONES = (torch.arange(32) % 3 == 0).float()
             {"top": nn.Sequential(nn.BatchNorm1d(7), nn.Linear(7, 1))},
             r"0 \(BatchNorm1d\) of the top model mixes the records",
         ),
-        (
-            [RecordGaussian(mu=1.0, per="run")],
-            ONES,
-            {"early_stopping": EarlyStopping(patience=2)},
-            "early stopping tells the partners which weights are best by true labels",
-        ),
         ([RecordGaussian(mu=1.0, per="run", epochs=2)], ONES, {}, "promised over 2 epochs, and the run has 3"),
         ([Isotropic(ratio=1.0), RecordGaussian(mu=1.0)], ONES, {}, "what isotropic did to it before would be lost"),
         ([RecordGaussian(mu=1.0, classes=3)], ONES, {}, "was made for 3 classes, and a binary task here has 2"),
