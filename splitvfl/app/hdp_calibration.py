@@ -17,8 +17,11 @@ from splitvfl.app.noise_stream import Stream, least_sigma, rounded_up
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data import PartyData
 from splitvfl.errors import ConfigError, PrivacyError
-from splitvfl.exchange.noise import HdpNoiseSettings
+from splitvfl.exchange.noise import Calibration, HdpNoiseSettings
 from splitvfl.privacy import HdpTraining, hdp_sensitivity
+
+PRINTED_BETA_Y = 1.1
+"""The paper's bound on the slope of the logistic loss's derivative in the label, for all labels from -1 to +1."""
 
 
 def hdp_plan(config: ExperimentConfig, settings: HdpNoiseSettings, data: PartyData) -> HdpPlan:
@@ -95,14 +98,14 @@ def _stream(settings: HdpNoiseSettings, training: HdpTraining, batching: Batchin
     epsilon, delta = settings.epsilon, settings.delta
     # Of given noise the account says how far it goes, by the same recursion.
     tight = settings.calibration == "tight"
-    moved = training.sensitivity(batching.steps) if tight else _published(training, batching)
+    moved = training.sensitivity(batching.steps) if tight else _published(training, batching, settings.calibration)
     whole = Stream(moved, moved, delta, float(training.numbers(batching.steps).sum()), clip)
     if training.party == "passive":
         whole = _with_releases(whole, training, batching, settings)
     given = settings.passive_sigma if training.party == "passive" else settings.active_sigma
     if given is not None:
         return replace(whole, sigma=given)
-    if settings.calibration == "published":
+    if settings.by_textbook:
         sigma = math.sqrt(2.0 * math.log(1.25 / delta)) * moved / epsilon
     else:
         sigma = least_sigma(whole, epsilon, delta)
@@ -129,13 +132,15 @@ def _with_releases(whole: Stream, training: HdpTraining, batching: Batching, set
     return replace(whole, **besides)
 
 
-def _published(training: HdpTraining, batching: Batching) -> float:
+def _published(training: HdpTraining, batching: Batching, calibration: Calibration) -> float:
     """Return the sensitivity as published, which knows neither penalties nor balls, and batches of one size only.
 
     It is for rows of norm 1. A row of R x with weights w is one of x with weights R w, whose steps are R² as long.
     """
     norm = training.row_norm
     own = {name: getattr(training, name) for name in ("beta_theta", "beta_y", "k_y")}
+    if calibration == "as-printed":
+        own["beta_y"] = PRINTED_BETA_Y
     return hdp_sensitivity(
         training.party,
         steps=batching.steps,

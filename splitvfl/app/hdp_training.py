@@ -62,6 +62,11 @@ def private_training(config: ExperimentConfig, settings: HdpNoiseSettings, data:
     norm, intercept = _checked_rows(config)
     steps = _checked_steps(config, settings.radius)
     loss = _loss_of(config)
+    if settings.calibration == "as-printed" and not isinstance(loss, LogisticLoss):
+        raise ConfigError(
+            f"{config.source}: exchange.noise.calibration: the paper prints the constant of as-printed for the logistic "
+            f"loss alone, and model.loss is {loss.name}; take published"
+        )
     names = (config.active, *(name for name in config.parties if name != config.active))
     # The intercept is a column of ones, and its weight in the ball.
     own_norm = math.hypot(norm, 1.0) if intercept else norm
