@@ -13,9 +13,8 @@ from typing import Any
 from splitvfl.app.batching import Batching
 from splitvfl.app.hdp_plan import HdpPlan
 from splitvfl.app.hdp_training import private_training
+from splitvfl.app.noise_basis import NoiseBasis
 from splitvfl.app.noise_stream import Stream, least_sigma, rounded_up
-from splitvfl.config.sections import ExperimentConfig
-from splitvfl.data import PartyData
 from splitvfl.errors import ConfigError, PrivacyError
 from splitvfl.exchange.noise import Calibration, HdpNoiseSettings
 from splitvfl.privacy import HdpTraining, hdp_sensitivity
@@ -24,18 +23,17 @@ PRINTED_BETA_Y = 1.1
 """The paper's bound on the slope of the logistic loss's derivative in the label, for all labels from -1 to +1."""
 
 
-def hdp_plan(config: ExperimentConfig, settings: HdpNoiseSettings, data: PartyData) -> HdpPlan:
-    """Return the noise of an experiment in exchange split.
+def hdp_plan(basis: NoiseBasis, settings: HdpNoiseSettings) -> HdpPlan:
+    """Return the noise of a training in exchange split.
 
     Args:
-        config: The experiment.
+        basis: The training.
         settings: What was agreed.
-        data: Any party's data: they have equally many records.
 
     Raises:
         ConfigError: If the training is not one that noise can be calculated for.
     """
-    training = private_training(config, settings, data)
+    training = private_training(basis, settings)
     batching = training.batching
     try:
         passive, active = (
@@ -46,7 +44,7 @@ def hdp_plan(config: ExperimentConfig, settings: HdpNoiseSettings, data: PartyDa
             )
         )
     except PrivacyError as error:
-        raise ConfigError(f"{config.source}: exchange.noise: {error}") from error
+        raise ConfigError(f"{basis.source}: exchange.noise: {error}") from error
     plan = HdpPlan(
         settings=settings,
         names=training.names,
@@ -56,24 +54,24 @@ def hdp_plan(config: ExperimentConfig, settings: HdpNoiseSettings, data: PartyDa
         constants=training.constants,
         norm=training.norm,
         intercept=training.intercept,
-        own_part=config.exchange.own_part,
+        own_part=basis.exchange.own_part,
         passive=passive,
         active=active,
         label=replace(active, sensitivity=training.label.sensitivity(batching.steps)),
         ends=batching.steps,
-        fixed=config.train.noise_seed_for_experiments is not None,
+        fixed=basis.fixed,
         recursions={"passive": training.passive, "active": training.active, "label": training.label},
     )
-    return _until_overspent(plan, config) if settings.is_budget else plan
+    return _until_overspent(plan, basis.source) if settings.is_budget else plan
 
 
-def _until_overspent(plan: HdpPlan, config: ExperimentConfig) -> HdpPlan:
+def _until_overspent(plan: HdpPlan, source: str) -> HdpPlan:
     """Return the plan of given noise, as far as its budget goes."""
     budget, agreed = plan.budget(), plan.settings
-    last, train = budget.last_step, config.train
+    last = budget.last_step
     if not last:
         raise ConfigError(
-            f"{config.source}: exchange.noise: no step fits: one with so little noise spends more than ε "
+            f"{source}: exchange.noise: no step fits: one with so little noise spends more than ε "
             f"{agreed.epsilon:g} at δ {agreed.delta:g}; take larger active_sigma and passive_sigma, or leave them out, "
             "and they are calculated"
         )
@@ -86,7 +84,7 @@ def _until_overspent(plan: HdpPlan, config: ExperimentConfig) -> HdpPlan:
 
     return replace(
         plan,
-        training=replace(plan.training, evaluated=math.ceil(begun / train.evaluate_every_epochs)),
+        training=replace(plan.training, evaluated=math.ceil(begun / plan.training.every)),
         passive=taken(plan.passive, "passive"),
         active=taken(plan.active, "active"),
         label=taken(plan.label, "label"),

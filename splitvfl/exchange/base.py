@@ -190,6 +190,7 @@ class Exchange(ABC):
         own_part: What the active party's own weights of a linear model learn from.
         noise: What is agreed on noise that is calculated for a privacy loss.
         sum_noise: The same, of noise on the sums that the active party opens.
+        noise_is_planned: Whether noise was calculated from that.
         bottom: What becomes of the passive parties' bottoms: they are trained, stay as they are initialised
             (``random``), or are principal components (``pca``).
         width: Width of the activations; ``None`` takes the model's.
@@ -213,6 +214,7 @@ class Exchange(ABC):
     own_part: OwnPart = "exact"
     noise: NoiseSettings | HdpNoiseSettings | None = None
     sum_noise: SumNoiseSettings | None = None
+    noise_is_planned: bool = False
     bottom: Literal["trained", "random", "pca"] = "trained"
     width: int | None = None
     in_flight: int = 0

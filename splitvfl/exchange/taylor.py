@@ -87,7 +87,6 @@ class Taylor(EncryptedExchange):
     name = "taylor"
     approximation = "taylor"
     hides_parts = True
-    noise_is_planned = False
     residue_unit = SCALE
     seen = ("the gradient of its weights, the loss", "the gradient of its weights")
 
