@@ -39,7 +39,14 @@ from splitvfl.hooks import (
 from splitvfl.leakage.canaries import CoinLabels
 from splitvfl.learning.best_weights import BestWeights
 from splitvfl.learning.losses import Logistic, link_of
-from splitvfl.learning.optimizers import OptimizerFactory, optimizer_of
+from splitvfl.learning.optimizers import (
+    OptimizerFactory,
+    ParameterFactory,
+    PerParameter,
+    in_ball,
+    optimizer_of,
+    project_on_ball,
+)
 from splitvfl.learning.randomness import PartyRandom
 from splitvfl.learning.sampled import sampled_layers
 from splitvfl.learning.schedule import EarlyStopping, Patience
@@ -177,6 +184,21 @@ class Party(NotPickled, ABC):
         self.random = PartyRandom(seed)
         if device.type == "cuda":
             self.random.use_cuda()
+
+    @property
+    def dense_optimizer(self) -> ParameterFactory:
+        """What makes the optimiser of all but its sparse tables."""
+        return self._factory.dense if isinstance(self._factory, PerParameter) else self._factory
+
+    def keep_in_ball(self, radius: float) -> None:
+        """Take its weights into a ball, in which every step leaves them from now on.
+
+        Args:
+            radius: Largest norm of all its weights together.
+        """
+        project_on_ball([weight for weight in self.module.parameters() if weight.requires_grad], radius)
+        self._factory = PerParameter(dense=in_ball(self.dense_optimizer, radius))
+        self.optimizer = optimizer_of(self.module, self._factory)
 
     def _look_up_weights(self) -> None:
         """Take note of what is trained: to look for it layer by layer in every step would take as long as a layer."""
