@@ -15,7 +15,7 @@ from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.records import load_data
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data import VerticalData
-from splitvfl.defenses import AsymmetricResponse, GaussianIR
+from splitvfl.defenses import AsymmetricResponse, GaussianIR, Rounding
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.noise import HdpNoiseSettings, NoiseSettings, SumNoiseSettings
@@ -82,7 +82,7 @@ def sigmas(trainer: Trainer) -> list[tuple[str, float]]:
     """Every standard deviation of noise that is attached, in its order."""
     parties = (trainer.active, *trainer.passives.values())
     chains = [item for party in parties for item in sorted(party.chains().items())]
-    return [(where, defense.sigma) for where, chain in chains for defense in chain]  # type: ignore[attr-defined]
+    return [(where, getattr(one, "sigma", 0.0)) for where, chain in chains for one in chain]
 
 
 def weights_of(trainer: Trainer) -> list[torch.Tensor]:
@@ -103,7 +103,8 @@ HDP = HdpNoiseSettings(epsilon=1.0, delta=0.001)
             {"drop_last": True},
         ),
         (["exchange.noise.calibration=as-printed"], {"calibration": "as-printed"}, {}),
-        (["exchange.noise.radius=0.3", "model.intercept=false"], {"radius": 0.3}, {"intercept": False}),
+        (["exchange.noise.radius=0.01", "model.intercept=false"], {"radius": 0.01}, {"intercept": False}),
+        (["defenses=[{name: rounding, decimals: 3}]"], {}, {"defenses": [Rounding(decimals=3)]}),
         (
             ["train.optimizer={name: sgd, lr: 0.3, weight_decay: 0.2}"],
             {},
@@ -120,7 +121,7 @@ HDP = HdpNoiseSettings(epsilon=1.0, delta=0.001)
             {"evaluate_every": 2},
         ),
     ],
-    ids=["tight", "published", "as-printed", "radius", "decay", "proximal", "evaluations"],
+    ids=["tight", "published", "as-printed", "radius", "scores", "decay", "proximal", "evaluations"],
 )
 def test_hdp_noise_and_its_run_are_those_of_the_file(
     changes: list[str], settings: dict[str, Any], given: dict[str, Any], data: VerticalData
@@ -140,6 +141,13 @@ def test_hdp_noise_and_its_run_are_those_of_the_file(
     for party in (by_hand.active, *by_hand.passives.values()):
         norm = torch.cat([weight.flatten() for weight in party.module.parameters()]).double().norm()
         assert norm <= settings.get("radius", 1.0) + 1e-9
+
+
+def test_first_weights_are_taken_into_the_ball(data: VerticalData) -> None:
+    trainer = in_python(data, Split(noise=HDP), bottom=lambda width: Linear(width, init="normal"))
+    # Ten standard normal numbers are about 3 long.
+    for party in trainer.passives.values():
+        assert party.module.weight.detach().norm() == pytest.approx(1.0, abs=1e-6)
 
 
 def test_given_noise_has_a_budget_that_ends_the_run(data: VerticalData) -> None:
