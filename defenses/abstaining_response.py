@@ -139,9 +139,9 @@ class AbstainingResponse(CorrectedResponse):
 
     def _log(self, secrets: Secrets, answers: Answers) -> None:
         if math.isfinite(self.epsilon):
-            secrets.log("epsilon", self.epsilon)
-        secrets.log("detection_error_bound", self.detection_error)
-        secrets.log("answers_auc", self.answers_auc)
+            secrets.log("epsilon", self.epsilon, per="run")
+        secrets.log("detection_error_bound", self.detection_error, per="run")
+        secrets.log("answers_auc", self.answers_auc, per="run")
         secrets.log("silent", float(np.mean(answers == _SILENT)) if answers.size else 0.0)
 
     @property

@@ -98,8 +98,8 @@ class AsymmetricResponse(CorrectedResponse):
 
     def _log(self, secrets: Secrets, answers: Answers) -> None:
         if math.isfinite(self.epsilon):
-            secrets.log("epsilon", self.epsilon)
-        secrets.log("detection_error_bound", self.detection_error)
+            secrets.log("epsilon", self.epsilon, per="run")
+        secrets.log("detection_error_bound", self.detection_error, per="run")
 
 
 def _shares(total_variation: float, epsilon: float | None) -> tuple[float, float]:

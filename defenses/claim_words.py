@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from splitvfl.claims import Condition, DetectionError, NoPromise
+from splitvfl.claims import LABEL_RELEASES, Condition, DetectionError, NoPromise, named
 
 PREDICTION = "Whether a label can be predicted, from a partner's columns or by the model."
 GENERATOR = (
@@ -16,14 +16,18 @@ ROUNDED_NOISE = (
 FLOATING_POINT = "That noise is drawn, and multiplied, in floating point."
 MANY_STEPS = "Anything over many steps, in which noise that is drawn anew averages out."
 
+_SEARCHED = (
+    f"A guarantee for the whole run does not apply with {named(LABEL_RELEASES, joined_by='or')}. Class weights and "
+    "batches that are made from labels are not seen."
+)
+
 ONE_RECORD = Condition(
     "A label belongs to one id, and takes part in one run.",
     "Nobody can check that: a person under two ids, or a second run, is one more release.",
 )
 ANSWERS_ALONE = Condition(
     "What partners see follows from labels through these answers alone.",
-    "Checked in a run: the loss and all later defenses get the answers, and early stopping by true labels is told of; "
-    "class weights and batches that were made from labels are not seen.",
+    f"Checked in a run: the loss and all later defenses get the answers. {_SEARCHED}",
 )
 RECORDS_APART = Condition(
     "No layer behind the cut mixes the records of a batch.",
@@ -31,8 +35,7 @@ RECORDS_APART = Condition(
 )
 NO_OTHER_RELEASE = Condition(
     "Nothing else that partners see is made from true labels.",
-    "Checked in a run as far as early stopping goes; class weights and batches that were made from labels are not "
-    "seen.",
+    f"Checked in a run: {_SEARCHED[0].lower()}{_SEARCHED[1:]}",
 )
 GAUSSIAN_CLASSES = Condition(
     "The gradients of each class are Gaussian, with the same spread in all directions, and the attacker knows no more "

@@ -190,7 +190,7 @@ class CorrectedResponse:
         return (answers.double() - self.flips.negative) / self.flips.total_variation
 
     def _log(self, secrets: Secrets, answers: Answers) -> None:
-        secrets.log("epsilon", self.epsilon)
+        secrets.log("epsilon", self.epsilon, per="run")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the flips and the answers. They are secret: whoever knows them knows the labels up to the flips."""

@@ -13,7 +13,7 @@ from splitvfl.claims import GaussianDP, RunPlan
 from splitvfl.defenses.claim_words import ANSWERS_ALONE, GENERATOR, ONE_RECORD, PREDICTION, ROUNDED_NOISE
 from splitvfl.defenses.promised_epochs import PromisedEpochs
 from splitvfl.defenses.record_gaussian import checked_range, one_for_each_id
-from splitvfl.errors import ArgumentError, ConfigError
+from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Crossing, Secrets
 from splitvfl.learning.records import RecordTable
 from splitvfl.privacy import gaussian_mu, least_detection_error
@@ -40,8 +40,8 @@ class GaussianTargets:
     and the noise is isotropic among the vectors that do: a component outside would hide nothing, and would change the
     loss by a multiple of ``Σ_c log p_c``.
 
-    What voids it: early stopping, best weights or a verdict that partners see, on true labels (refused where it is
-    known); class weights, or batches, made from labels; a person under two ids. A later gradient defense gets answers
+    What voids it: early stopping, best weights or a verdict that partners see, on true labels; class weights, or
+    batches, made from labels; a person under two ids. A later gradient defense gets answers
     (is the target above ½, which class is largest) and no label.
 
     Not hidden is what columns give away: the model's prediction of a record tells its label as far as it is good. It
@@ -170,12 +170,7 @@ class GaussianTargets:
         return (GaussianDP(self.sensitivity / self.sigma, per="message", **words),)
 
     def plan_run(self, plan: RunPlan) -> None:
-        """Take the number of epochs, and refuse a run that would void the promise."""
-        if plan.early_stopping:
-            raise ConfigError(
-                f"{self.name} promises μ over the whole run, and early stopping tells the partners which weights are "
-                "best by true labels; take a fixed number of epochs, without early_stopping"
-            )
+        """Take the number of epochs, and refuse a run that has another than was promised."""
         if not self.remembered:
             self._promised.plan(plan.epochs, instead=", remembered noise as much")
 
@@ -197,8 +192,8 @@ class GaussianTargets:
         drawn = self._remember(truth, secrets) if self.remembered else self._draw_anew(truth, labels, secrets)
         mu = self.run_mu
         if mu is not None:
-            secrets.log("mu", mu)
-            secrets.log("detection_error_bound", least_detection_error(mu))
+            secrets.log("mu", mu, per="run")
+            secrets.log("detection_error_bound", least_detection_error(mu), per="run")
         if self.soft_classes is not None:
             return drawn.float()
         return drawn[:, 0].to(labels.dtype)

@@ -142,7 +142,7 @@ class RandomisedResponse:
         _check(labels, self.classes)
         truth = labels.detach().cpu().numpy().astype(np.int64)
         answers = self._answers.of(secrets.ids, lambda first: self._draw(truth[first], secrets))
-        secrets.log("epsilon", self.epsilon)
+        secrets.log("epsilon", self.epsilon, per="run")
         return torch.from_numpy(answers).to(device=labels.device, dtype=labels.dtype)
 
     def _draw(self, truth: Answers, secrets: Secrets) -> Answers:

@@ -207,11 +207,6 @@ class RecordGaussian:
             raise ConfigError(f"{self.name}: label_range is for regression; the labels of this task are classes")
         if self.per == "message":
             return
-        if plan.early_stopping:
-            raise ConfigError(
-                f"{self.name}: per='run' promises μ over the whole run, and early stopping tells the partners which "
-                "weights are best by true labels; take a fixed number of epochs, without early_stopping"
-            )
         self._promised.plan(plan.epochs)
 
     def draw(self, known: LabelGradients, secrets: Secrets, /) -> Drawn:
@@ -265,7 +260,7 @@ class RecordGaussian:
             # Label or not, the last bits of what noise was added to are nobody's business.
             sent[block] = secrets.rounded(rows.view_as(sent[block]), scale=most, like=sent[block])
         secrets.log("mu", self.step_mu)
-        secrets.log("detection_error_bound", least_detection_error(self.mu))
+        secrets.log("detection_error_bound", least_detection_error(self.mu), per=self.per)
         clean = gradient if known.drawn is None else known.rows.to(gradient.dtype).reshape(gradient.shape)
         _log_sizes(secrets, clean, sent)
         return sent

@@ -222,8 +222,9 @@ class ResidueNoise(ABC):
         That is ``epsilon_spent``, and ``label_success_bound``: how often any attack on so many is right at most.
         """
         releases, epsilon = self.releases.count(secrets), self.label_epsilon
-        secrets.log("epsilon_spent", releases * epsilon)
-        secrets.log("label_success_bound", label_success_ceiling(epsilon, releases) if releases else 0.5)
+        secrets.log("epsilon_spent", releases * epsilon, per="run")
+        most = label_success_ceiling(epsilon, releases) if releases else 0.5
+        secrets.log("label_success_bound", most, per="run")
 
     def check_top(self, top: nn.Module) -> None:
         """Raise :class:`PrivacyError` if rows below this top model are no residues."""

@@ -529,6 +529,7 @@ class Secrets:
         log: Receives named measurements (noise power, bounds) for the monitor.
         show: Receives the rows that a defense is about to add noise to.
         withheld: Why labels, and gradients under other labels, are not handed out; empty: they are, where known.
+        run_void: Whether something voids what is promised of the whole run, so that no such figure is logged.
     """
 
     __slots__ = (
@@ -539,6 +540,7 @@ class Secrets:
         "_log",
         "_own_ids",
         "_own_labels",
+        "_run_void",
         "_show",
         "_withheld",
         "generator",
@@ -559,10 +561,12 @@ class Secrets:
         log: Callable[[str, float], None] | None = None,
         show: Callable[[Tensor], None] | None = None,
         withheld: str = "",
+        run_void: bool = False,
     ) -> None:
         self.party = party
         self.step = step
         self.generator = generator
+        self._run_void = run_void
         self._keystream = keystream
         self._ids = ids
         self._labels = labels
@@ -715,9 +719,16 @@ class Secrets:
             )
         return snap(total, largest_scale(scale)).to(like.dtype)
 
-    def log(self, name: str, value: float) -> None:
-        """Record one measurement of this step, such as the noise power, for the monitor."""
-        if self._log is not None:
+    def log(self, name: str, value: float, *, per: Literal["message", "run"] = "message") -> None:
+        """Record one measurement of this step, such as the noise power, for the monitor.
+
+        Args:
+            name: Its name.
+            value: Its value.
+            per: What it is of: this message, or the whole run. Figures of a guarantee for the whole run are of the run:
+                they are not recorded where something voids that.
+        """
+        if self._log is not None and not (self._run_void and per == "run"):
             self._log(name, value)
 
     def before_noise(self, rows: Tensor) -> Tensor:

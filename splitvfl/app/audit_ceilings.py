@@ -13,7 +13,7 @@ from splitvfl.audit.ceilings import Ceiling, error_ceiling, gaussian_ceiling, pu
 from splitvfl.claims import GaussianDP, PureDP, claims_of, sentence
 from splitvfl.defenses import CoefficientNoise
 from splitvfl.hooks import hook_name
-from splitvfl.party.attaching import label_promises_of_run, void_of
+from splitvfl.party.attaching import label_promises_of_run
 from splitvfl.privacy import PrivacyBudget, Spent, gaussian_mu
 from splitvfl.privacy.accounting import Own
 from splitvfl.privacy.statement import not_covered
@@ -148,8 +148,6 @@ class Guarantees:
                     continue
                 void: tuple[str, ...] = (f"{audit.defense}: {claim.why[0]}",) if claim.verdict in _BY_VERDICT else ()
                 if claim.per == "run":
-                    if none := void_of(self._active):
-                        void = (*void, sentence(none))
                     yield Allowed(_ceiling(claim.quantity, claim.claimed, sentence(claim.claim), claim.verdict), void)
                     continue
                 total = over_a_run.get(audit.defense)

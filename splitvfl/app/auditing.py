@@ -144,7 +144,7 @@ def audit_experiment(
     trainer = Experiment(config, bench).trainer()
     assembly = Assembly(config, bench.data.active)
     train, active = config.train, trainer.active
-    active.plan_run(epochs=train.epochs, early_stopping=train.early_stopping is not None)
+    trainer.exchange.plan_run(active, epochs=train.epochs)
     placed_here = [placed(hook.made("defenses", config.folder)) for hook in config.defenses]
     around = _surroundings(config, trainer)
     coins = coins_of(config, bench, shows_gradients=assembly.exchange.shows_gradients(), canaries=canaries)
@@ -152,7 +152,7 @@ def audit_experiment(
     # The page errs with what is stated: half of it is the run's, where one is judged.
     each = (1.0 + CONFIDENCE) / 2.0 if judged else CONFIDENCE
     parties = list(bench.data.passives.values())
-    audits = list(of_defenses(config, parties, placed_here, around, draws, seed, each))
+    audits = list(of_defenses(config, parties, placed_here, around, draws, seed, each, void_of(active)))
     if assembly.noise is not None:
         audits.append(
             audit_plan(
@@ -239,6 +239,7 @@ def of_defenses(
     draws: int,
     seed: int,
     confidence: float,
+    void: str,
 ) -> Iterator[DefenseAudit]:
     """Yield what is found of each defense.
 
@@ -250,6 +251,7 @@ def of_defenses(
         draws: Of each world, for each test.
         seed: Of all that is drawn.
         confidence: Share of audits in which no true claim of any of them is called violated.
+        void: Why guarantees of labels over the whole run do not apply; empty: they do.
     """
     tests = sum(claims_to_measure(claims_of(defense)) for defense, _ in defenses)
     # Answers stand for the labels in all of them, wherever the file lists the defense that gives them.
@@ -260,7 +262,14 @@ def of_defenses(
         unmet = _unmet(config, parties, defense, phases)
         own = replace(around, label_range=getattr(defense, "label_range", None))
         yield audit_defense(
-            defense, around=own, draws=draws, seed=seed + number, confidence=confidence, tests=tests, unmet=unmet
+            defense,
+            around=own,
+            draws=draws,
+            seed=seed + number,
+            confidence=confidence,
+            tests=tests,
+            unmet=unmet,
+            void=void,
         )
 
 
@@ -272,8 +281,6 @@ def _unmet(
     found = []
     if train.noise_seed_for_experiments is not None:
         found.append("seeded noise")
-    if train.early_stopping is not None and _of_labels(claims):
-        found.append("early stopping")
     if crossing_of(defense) == "activation" and phases != PHASES:
         found.append("evaluation")
     lines = [f"{gap.item.capitalize()}: {gap.reason}." for gap in not_covered(*found)]

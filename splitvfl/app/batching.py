@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data import PartyData
 from splitvfl.errors import ConfigError
 
@@ -38,14 +37,21 @@ class Batching:
     tested: int
 
     @classmethod
-    def of(cls, config: ExperimentConfig, records: int, tested: int) -> Batching:
-        """Return that of an experiment."""
-        train, size = config.train, config.train.rows(records)
-        each = max(1, records // size) if train.drop_last else math.ceil(records / size)
+    def of(cls, *, epochs: int, size: int, drop_last: bool, records: int, every: int, tested: int) -> Batching:
+        """Return that of a training.
+
+        Args:
+            epochs: How often each record is used.
+            size: Records in a batch.
+            drop_last: Whether what does not fill a batch is left out.
+            records: Training records.
+            every: Epochs from one evaluation to the next.
+            tested: Test records.
+        """
+        each = max(1, records // size) if drop_last else math.ceil(records / size)
         # Everybody knows the order: a record may be known to sit in the smaller last batch.
-        last = size if train.drop_last else records - (each - 1) * size
-        evaluated = math.ceil(train.epochs / train.evaluate_every_epochs)
-        return cls(train.epochs, each, size, last, records, evaluated, train.evaluate_every_epochs, tested)
+        last = size if drop_last else records - (each - 1) * size
+        return cls(epochs, each, size, last, records, math.ceil(epochs / every), every, tested)
 
     @property
     def evaluated_after(self) -> tuple[int, ...]:

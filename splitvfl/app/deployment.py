@@ -507,8 +507,7 @@ class Deployment:
         self.assembly.defend(party)
         self._join_team(party)
         self._place_canaries(party)
-        party.plan_run(epochs=train.epochs, early_stopping=train.early_stopping is not None)
-        self.assembly.exchange.check_noise(party, epochs=train.epochs)
+        self.assembly.exchange.plan_run(party, epochs=train.epochs)
         for line in said_before(self.assembly.exchange, party, epochs=train.epochs):
             self._notify(line)
         return party, self._watch(party)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from splitvfl.app.noise_plans import Plan
+from splitvfl.app.noise_plans import Plan, with_noise
 from splitvfl.config.sections import ExchangeSection
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.paillier import EncryptedExchange
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching
-from splitvfl.exchange.taylor import Taylor
 from splitvfl.learning.losses import Loss
 from splitvfl.learning.tasks import Task, task_for
 from splitvfl.models import largest_logit, logistic_loss
@@ -33,13 +31,8 @@ def exchange_of(
     Raises:
         ConfigError: If its constructor objects.
     """
-    supplied: dict[str, Any] = {"rows": rows, "vouching": vouching}
-    if noise is not None:
-        supplied.update(noise.supplied(section))
-    exchange: Exchange = section.make(**supplied)
-    if noise is not None and isinstance(exchange, Taylor):
-        exchange.noise_is_planned = True
-    return exchange
+    exchange: Exchange = section.make(rows=rows, vouching=vouching)
+    return exchange if noise is None else with_noise(exchange, noise)
 
 
 def said_before(exchange: Exchange, active: ActiveParty, *, epochs: int) -> list[str]:

@@ -464,8 +464,7 @@ def run_experiment(
     experiment = Experiment(config, bench)
     trainer = experiment.trainer(folder)
     trainer.notify = notify
-    trainer.active.plan_run(epochs=train.epochs, early_stopping=train.early_stopping is not None)
-    trainer.exchange.check_noise(trainer.active, epochs=train.epochs)
+    trainer.exchange.plan_run(trainer.active, epochs=train.epochs)
     trainer.watch.known = bench.known
     observed, agreed = experiment.horizons(trainer)  # of the first weights, also where the run goes on
     trainer.solvable, said_of_labels = experiment.solving(trainer, observed)

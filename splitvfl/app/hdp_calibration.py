@@ -13,26 +13,27 @@ from typing import Any
 from splitvfl.app.batching import Batching
 from splitvfl.app.hdp_plan import HdpPlan
 from splitvfl.app.hdp_training import private_training
+from splitvfl.app.noise_basis import NoiseBasis
 from splitvfl.app.noise_stream import Stream, least_sigma, rounded_up
-from splitvfl.config.sections import ExperimentConfig
-from splitvfl.data import PartyData
 from splitvfl.errors import ConfigError, PrivacyError
-from splitvfl.exchange.noise import HdpNoiseSettings
+from splitvfl.exchange.noise import Calibration, HdpNoiseSettings
 from splitvfl.privacy import HdpTraining, hdp_sensitivity
 
+PRINTED_BETA_Y = 1.1
+"""The paper's bound on the slope of the logistic loss's derivative in the label, for all labels from -1 to +1."""
 
-def hdp_plan(config: ExperimentConfig, settings: HdpNoiseSettings, data: PartyData) -> HdpPlan:
-    """Return the noise of an experiment in exchange split.
+
+def hdp_plan(basis: NoiseBasis, settings: HdpNoiseSettings) -> HdpPlan:
+    """Return the noise of a training in exchange split.
 
     Args:
-        config: The experiment.
+        basis: The training.
         settings: What was agreed.
-        data: Any party's data: they have equally many records.
 
     Raises:
         ConfigError: If the training is not one that noise can be calculated for.
     """
-    training = private_training(config, settings, data)
+    training = private_training(basis, settings)
     batching = training.batching
     try:
         passive, active = (
@@ -43,7 +44,7 @@ def hdp_plan(config: ExperimentConfig, settings: HdpNoiseSettings, data: PartyDa
             )
         )
     except PrivacyError as error:
-        raise ConfigError(f"{config.source}: exchange.noise: {error}") from error
+        raise ConfigError(f"{basis.source}: exchange.noise: {error}") from error
     plan = HdpPlan(
         settings=settings,
         names=training.names,
@@ -53,24 +54,24 @@ def hdp_plan(config: ExperimentConfig, settings: HdpNoiseSettings, data: PartyDa
         constants=training.constants,
         norm=training.norm,
         intercept=training.intercept,
-        own_part=config.exchange.own_part,
+        own_part=basis.exchange.own_part,
         passive=passive,
         active=active,
         label=replace(active, sensitivity=training.label.sensitivity(batching.steps)),
         ends=batching.steps,
-        fixed=config.train.noise_seed_for_experiments is not None,
+        fixed=basis.fixed,
         recursions={"passive": training.passive, "active": training.active, "label": training.label},
     )
-    return _until_overspent(plan, config) if settings.is_budget else plan
+    return _until_overspent(plan, basis.source) if settings.is_budget else plan
 
 
-def _until_overspent(plan: HdpPlan, config: ExperimentConfig) -> HdpPlan:
+def _until_overspent(plan: HdpPlan, source: str) -> HdpPlan:
     """Return the plan of given noise, as far as its budget goes."""
     budget, agreed = plan.budget(), plan.settings
-    last, train = budget.last_step, config.train
+    last = budget.last_step
     if not last:
         raise ConfigError(
-            f"{config.source}: exchange.noise: no step fits: one with so little noise spends more than ε "
+            f"{source}: exchange.noise: no step fits: one with so little noise spends more than ε "
             f"{agreed.epsilon:g} at δ {agreed.delta:g}; take larger active_sigma and passive_sigma, or leave them out, "
             "and they are calculated"
         )
@@ -83,7 +84,7 @@ def _until_overspent(plan: HdpPlan, config: ExperimentConfig) -> HdpPlan:
 
     return replace(
         plan,
-        training=replace(plan.training, evaluated=math.ceil(begun / train.evaluate_every_epochs)),
+        training=replace(plan.training, evaluated=math.ceil(begun / plan.training.every)),
         passive=taken(plan.passive, "passive"),
         active=taken(plan.active, "active"),
         label=taken(plan.label, "label"),
@@ -95,14 +96,14 @@ def _stream(settings: HdpNoiseSettings, training: HdpTraining, batching: Batchin
     epsilon, delta = settings.epsilon, settings.delta
     # Of given noise the account says how far it goes, by the same recursion.
     tight = settings.calibration == "tight"
-    moved = training.sensitivity(batching.steps) if tight else _published(training, batching)
+    moved = training.sensitivity(batching.steps) if tight else _published(training, batching, settings.calibration)
     whole = Stream(moved, moved, delta, float(training.numbers(batching.steps).sum()), clip)
     if training.party == "passive":
         whole = _with_releases(whole, training, batching, settings)
     given = settings.passive_sigma if training.party == "passive" else settings.active_sigma
     if given is not None:
         return replace(whole, sigma=given)
-    if settings.calibration == "published":
+    if settings.by_textbook:
         sigma = math.sqrt(2.0 * math.log(1.25 / delta)) * moved / epsilon
     else:
         sigma = least_sigma(whole, epsilon, delta)
@@ -129,13 +130,15 @@ def _with_releases(whole: Stream, training: HdpTraining, batching: Batching, set
     return replace(whole, **besides)
 
 
-def _published(training: HdpTraining, batching: Batching) -> float:
+def _published(training: HdpTraining, batching: Batching, calibration: Calibration) -> float:
     """Return the sensitivity as published, which knows neither penalties nor balls, and batches of one size only.
 
     It is for rows of norm 1. A row of R x with weights w is one of x with weights R w, whose steps are R² as long.
     """
     norm = training.row_norm
     own = {name: getattr(training, name) for name in ("beta_theta", "beta_y", "k_y")}
+    if calibration == "as-printed":
+        own["beta_y"] = PRINTED_BETA_Y
     return hdp_sensitivity(
         training.party,
         steps=batching.steps,

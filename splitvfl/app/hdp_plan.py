@@ -9,10 +9,10 @@ from splitvfl.app.batching import check_used_once
 from splitvfl.app.hdp_noise import HdpNoise
 from splitvfl.app.hdp_statement import statement
 from splitvfl.app.noise_stream import GRID, Stream
-from splitvfl.config.sections import ExchangeSection
 from splitvfl.data import PartyData
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ConfigError
+from splitvfl.exchange.base import Exchange
 from splitvfl.hooks import At, Defense, Phase
 from splitvfl.learning.tasks import Task
 from splitvfl.privacy import GaussianEvaluations, GaussianMessages, HdpTraining, PrivacyBudget
@@ -43,7 +43,7 @@ class HdpPlan(HdpNoise):
             "noise of a prediction": None if self.passive.predictions is None else self.passive.predictions.sigma,
         }
 
-    def supplied(self, section: ExchangeSection) -> Mapping[str, Any]:
+    def supplied(self, exchange: Exchange) -> Mapping[str, Any]:
         """Return what receivers clip."""
         return {"receiver_clips": self.clips}
 

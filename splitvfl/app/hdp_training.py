@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from splitvfl.app.batching import Batching
-from splitvfl.config.sections import ExperimentConfig
-from splitvfl.data import PartyData
+from splitvfl.app.noise_basis import NoiseBasis
 from splitvfl.errors import ArgumentError, ConfigError, PrivacyError
 from splitvfl.exchange.noise import HdpNoiseSettings
+from splitvfl.exchange.receiver_clips import NO_CLIPS
 from splitvfl.hooks import Phase
 from splitvfl.learning.optimizers import ProjectedSteps, projected_steps
 from splitvfl.models.glm_losses import GLMLoss, LogisticLoss, LossConstants
@@ -46,31 +46,35 @@ class PrivateTraining:
     label: HdpTraining
 
 
-def private_training(config: ExperimentConfig, settings: HdpNoiseSettings, data: PartyData) -> PrivateTraining:
-    """Return the training of an experiment in exchange split.
+def private_training(basis: NoiseBasis, settings: HdpNoiseSettings) -> PrivateTraining:
+    """Return a training in exchange split, with what noise is calculated from.
 
     Args:
-        config: The experiment.
+        basis: The training.
         settings: What was agreed.
-        data: Any party's data: they have equally many records.
 
     Raises:
         ConfigError: If it is not one that noise can be calculated for.
     """
     shares: dict[Phase, float] = {"evaluation": settings.evaluation_share, "prediction": settings.prediction_share}
-    _check_training(config, counted_phases=("training", *(phase for phase, share in shares.items() if share)))
-    norm, intercept = _checked_rows(config)
-    steps = _checked_steps(config, settings.radius)
-    loss = _loss_of(config)
-    names = (config.active, *(name for name in config.parties if name != config.active))
+    _check_training(basis, counted_phases=("training", *(phase for phase, share in shares.items() if share)))
+    norm, intercept = _checked_rows(basis)
+    steps = _checked_steps(basis, settings.radius)
+    loss = _loss_of(basis)
+    if settings.calibration == "as-printed" and not isinstance(loss, LogisticLoss):
+        raise ConfigError(
+            f"{basis.source}: exchange.noise.calibration: the paper prints the constant of as-printed for the "
+            f"logistic loss alone, and model.loss is {loss.name}; take published"
+        )
+    names = basis.names
     # The intercept is a column of ones, and its weight in the ball.
     own_norm = math.hypot(norm, 1.0) if intercept else norm
     try:
         reach = settings.radius * (own_norm + (len(names) - 1) * norm)
         constants = loss.bounded_constants(reach, 1.0 if loss.labels == "binary" else math.inf)
     except (ArgumentError, PrivacyError) as error:
-        raise ConfigError(f"{config.source}: model: {error}") from error
-    batching = Batching.of(config, data.train.count, data.test.count)
+        raise ConfigError(f"{basis.source}: model: {error}") from error
+    batching = basis.batching
     common: dict[str, Any] = {
         "steps_per_epoch": batching.each,
         "batch_size": batching.size,
@@ -94,57 +98,56 @@ def private_training(config: ExperimentConfig, settings: HdpNoiseSettings, data:
         active = HdpTraining(party="active", **common, **own)
         label = HdpTraining(party="active", **common, **own, changed="label")
     except ArgumentError as error:
-        raise ConfigError(f"{config.source}: train.optimizer.lr: {error}") from error
+        raise ConfigError(f"{basis.source}: train.optimizer.lr: {error}") from error
     return PrivateTraining(names, batching, steps, loss, constants, norm, intercept, passive, active, label)
 
 
-def _check_training(config: ExperimentConfig, *, counted_phases: tuple[Phase, ...]) -> None:
-    train, source = config.train, config.source
-    if config.exchange.receiver_clips is not None:
+def _check_training(basis: NoiseBasis, *, counted_phases: tuple[Phase, ...]) -> None:
+    source = basis.source
+    if getattr(basis.exchange, "receiver_clips", NO_CLIPS) != NO_CLIPS:
         raise ConfigError(
             f"{source}: exchange.receiver_clips: exchange.noise sets what receivers clip, by its radius and the loss; "
             "leave it out"
         )
-    if train.early_stopping is not None:
+    if basis.early_stopping:
         raise ConfigError(
             f"{source}: train.early_stopping: it looks at true labels and at activations without noise, and what ends "
             "the training is seen by all; with exchange.noise the number of epochs is fixed: leave it out"
         )
-    if train.autocast is not None:
+    if basis.autocast:
         raise ConfigError(
             f"{source}: train.autocast: bounds on which exchange.noise rests are of float32; leave it out"
         )
-    for index, hook in enumerate(config.defenses):
-        crossing = hook.found("defenses", config.folder).crossing
-        changes = any(phase in hook.phases for phase in counted_phases)
+    for index, (name, crossing, phases) in enumerate(basis.defenses):
+        changes = any(phase in phases for phase in counted_phases)
         if crossing in ("gradient", "labels") or (crossing == "activation" and changes):
             raise ConfigError(
-                f"{source}: defenses.{index}: {hook.name} changes what crosses in training, and exchange.noise is "
+                f"{source}: defenses.{index}: {name} changes what crosses in training, and exchange.noise is "
                 "calculated for what the loss and the models send; leave it out"
                 + (" (or give it at: [evaluation, prediction])" if crossing == "activation" else "")
             )
 
 
-def _checked_rows(config: ExperimentConfig) -> tuple[float, bool]:
+def _checked_rows(basis: NoiseBasis) -> tuple[float, bool]:
     """Return the largest norm of a row of numbers, and whether the label party learns an intercept beside."""
-    recipe, source = config.model.recipe, config.source
-    if not recipe.is_linear or recipe.private_top:
-        key = "model.private_top" if recipe.private_top else "model"
+    source = basis.source
+    if not basis.linear or basis.private_top:
+        key = "model.private_top" if basis.private_top else "model"
         raise ConfigError(
             f"{source}: {key}: exchange.noise is calculated for one linear layer at every party; take "
             "logistic-regression or glm, without private_top"
         )
-    if recipe.row_norm is None:
+    if basis.row_norm is None:
         raise ConfigError(
             f"{source}: model.row_norm: exchange.noise is calculated for rows of bounded norm; with row_norm: 1.0 "
             "longer rows are scaled down to it"
         )
-    return recipe.row_norm, bool(getattr(recipe, "intercept", True))
+    return basis.row_norm, basis.intercept
 
 
-def _checked_steps(config: ExperimentConfig, radius: float) -> ProjectedSteps:
-    source = f"{config.source}: train.optimizer"
-    steps = projected_steps(config.train.optimizer.make)
+def _checked_steps(basis: NoiseBasis, radius: float) -> ProjectedSteps:
+    source = f"{basis.source}: train.optimizer"
+    steps = projected_steps(basis.optimizer)
     if steps is None:
         raise ConfigError(
             f"{source}: exchange.noise is calculated for steps along the gradient of one batch; take sgd without "
@@ -157,17 +160,17 @@ def _checked_steps(config: ExperimentConfig, radius: float) -> ProjectedSteps:
     return steps
 
 
-def _loss_of(config: ExperimentConfig) -> GLMLoss:
-    if config.train.loss is not None:
+def _loss_of(basis: NoiseBasis) -> GLMLoss:
+    if basis.own_loss:
         raise ConfigError(
-            f"{config.source}: train.loss: exchange.noise is calculated for the logistic loss, or for that of model "
+            f"{basis.source}: train.loss: exchange.noise is calculated for the logistic loss, or for that of model "
             "glm, which all parties know; leave it out"
         )
-    own = config.model.recipe.make_loss()
+    own = basis.model_loss
     if own is None:
         return LogisticLoss()
     if not isinstance(own, GLMLoss):
-        raise ConfigError(f"{config.source}: model: no bounds are known of the loss {type(own).__name__}; take glm")
+        raise ConfigError(f"{basis.source}: model: no bounds are known of the loss {type(own).__name__}; take glm")
     return own
 
 

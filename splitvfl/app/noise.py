@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from splitvfl.config.sections import ExchangeSection, ExperimentConfig
+from splitvfl.app.noise_basis import NoiseBasis
 from splitvfl.data import PartyData
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ConfigError
+from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.noise import NoiseSettings
+from splitvfl.exchange.paillier import EncryptedExchange
 from splitvfl.hooks import At, Defense
 from splitvfl.learning.optimizers import plain_rate
 from splitvfl.learning.tasks import Task
-from splitvfl.party.recipe import Recipe
 from splitvfl.privacy import corrected_dp_paillier_sigma, dp_paillier_sigma, label_attack_success
 from splitvfl.privacy.dp_paillier import PartyLetter
 from splitvfl.report.rows import counted
@@ -67,11 +68,12 @@ class NoisePlan:
             math.log2(4.0 * self.settings.gradient_bound + _DEVIATIONS * max(self.active, self.passive))
         )
 
-    def supplied(self, section: ExchangeSection) -> Mapping[str, Any]:
-        """Return the limit of encrypted numbers, unless the file sets one."""
-        if section.encryption.value_limit is not None:
+    def supplied(self, exchange: Exchange) -> Mapping[str, Any]:
+        """Return the limit of encrypted numbers, unless one is agreed."""
+        assert isinstance(exchange, EncryptedExchange)
+        if exchange.encryption.value_limit is not None:
             return {}
-        return {"encryption": section.encryption.model_copy(update={"value_limit": self.value_limit})}
+        return {"encryption": exchange.encryption.model_copy(update={"value_limit": self.value_limit})}
 
     def budget(self) -> None:
         """Return no account: what was planned for all epochs is said before the first step."""
@@ -135,41 +137,35 @@ _WHAT_HOLDS = {
 }
 
 
-def noise_plan(config: ExperimentConfig, data: PartyData) -> NoisePlan | None:
-    """Return the noise before encryption of an experiment, ``None`` without any.
+def noise_plan(basis: NoiseBasis, settings: NoiseSettings) -> NoisePlan:
+    """Return the noise before encryption of a training.
 
     Args:
-        config: The experiment.
-        data: Any party's data: they have equally many records.
+        basis: The training.
+        settings: What was agreed.
 
     Raises:
         ConfigError: If the training is not one that the noise was calculated for.
     """
-    train = config.train
-    settings = config.exchange.make(rows=train.rows(data.train.count)).noise
-    if not isinstance(settings, NoiseSettings):
-        return None
-    eta = _checked_rate(plain_rate(train.optimizer.make), config.model.recipe, len(config.parties), config.source)
-    passives = len(config.parties) - 1
-    records, size = train.batched(data.train.count), train.rows(data.train.count)
+    eta, passives, batching = _checked_rate(basis), len(basis.names) - 1, basis.batching
     if settings.protects == "passive" and passives > 1:
         raise ConfigError(
-            f"{config.source}: exchange.noise.protects: the corrected noise of a passive party is for one passive "
+            f"{basis.source}: exchange.noise.protects: the corrected noise of a passive party is for one passive "
             f"party; here are {passives}, whose noises would each have to be larger than the other's"
         )
     return _planned(
         settings,
         passives=passives,
-        epochs=train.epochs,
-        steps=max(1, records // size) if train.drop_last else math.ceil(records / size),
+        epochs=batching.epochs,
+        steps=batching.each,
         eta=eta,
-        # Everybody knows the order: a record may be known to sit in the smaller last batch.
-        batch_size=size if train.drop_last else records % size or size,
+        batch_size=batching.last,
     )
 
 
-def _checked_rate(rate: float | None, recipe: Recipe, parties: int, source: str) -> float:
+def _checked_rate(basis: NoiseBasis) -> float:
     """Return the learning rate of a training that the noise can be calculated for, or raise ConfigError."""
+    rate, parties, source = plain_rate(basis.optimizer), len(basis.names), basis.source
     if rate is None:
         raise ConfigError(
             f"{source}: train.optimizer: exchange.noise is calculated for plain gradient descent; take "
@@ -177,7 +173,7 @@ def _checked_rate(rate: float | None, recipe: Recipe, parties: int, source: str)
         )
     # Rows of all parties together have a norm of at most 1 then.
     largest = 1 / math.sqrt(parties)
-    if not recipe.is_linear or recipe.row_norm is None or recipe.row_norm > largest:
+    if not basis.linear or basis.row_norm is None or basis.row_norm > largest:
         raise ConfigError(
             f"{source}: model.row_norm: exchange.noise is calculated for rows of norm at most 1 over all parties; with "
             f"{parties} of them write model: {{name: logistic-regression, row_norm: {math.floor(100 * largest) / 100}}}"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias, assert_never
+from typing import Any, Protocol, TypeAlias, TypeVar, assert_never
 
 from splitvfl.app.hdp_calibration import hdp_plan
 from splitvfl.app.hdp_plan import HdpPlan
 from splitvfl.app.noise import NoisePlan, noise_plan
+from splitvfl.app.noise_basis import NoiseBasis
 from splitvfl.app.sum_noise import SumNoisePlan, sum_noise_plan
-from splitvfl.config.sections import ExchangeSection, ExperimentConfig
+from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data import PartyData
+from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.noise import HdpNoiseSettings, NoiseSettings
 from splitvfl.hooks import At, Defense
 from splitvfl.learning.tasks import Task
@@ -40,8 +43,8 @@ class Plan(Protocol):
         """Return what must be equal at every party, by the names under which it is compared."""
         ...
 
-    def supplied(self, section: ExchangeSection) -> Mapping[str, Any]:
-        """Return the arguments that the exchange is made with, in the place of what the file gives."""
+    def supplied(self, exchange: Exchange) -> Mapping[str, Any]:
+        """Return what an exchange has in the place of what was agreed, by the names of its settings."""
         ...
 
     def budget(self) -> PrivacyBudget | None:
@@ -88,16 +91,36 @@ def plan_of(config: ExperimentConfig, data: PartyData) -> CalculatedNoise | None
     Raises:
         ConfigError: If the training is not one that the noise can be calculated for.
     """
-    exchange = config.exchange.make(rows=config.train.rows(data.train.count))
-    if exchange.sum_noise is not None:
-        return sum_noise_plan(config, exchange.sum_noise, data)
-    settings = exchange.noise
+    return plan_for(NoiseBasis.of_file(config, data))
+
+
+def plan_for(basis: NoiseBasis) -> CalculatedNoise | None:
+    """Return the noise of a training, ``None`` without any.
+
+    Raises:
+        ConfigError: If the training is not one that the noise can be calculated for.
+    """
+    settings = basis.exchange.noise
+    if basis.exchange.sum_noise is not None:
+        return sum_noise_plan(basis, basis.exchange.sum_noise)
     match settings:
         case None:
             return None
         case NoiseSettings():
-            return noise_plan(config, data)
+            return noise_plan(basis, settings)
         case HdpNoiseSettings():
-            return hdp_plan(config, settings, data)
+            return hdp_plan(basis, settings)
         case _:
             assert_never(settings)
+
+
+_E = TypeVar("_E", bound=Exchange)
+
+
+def with_noise(exchange: _E, plan: Plan) -> _E:
+    """Return an exchange with what was calculated for it; it knows then that nothing is left to be."""
+    found = copy.copy(exchange)
+    for name, value in plan.supplied(exchange).items():
+        setattr(found, name, value)
+    found.noise_is_planned = True
+    return found

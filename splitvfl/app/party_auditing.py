@@ -14,7 +14,7 @@ from splitvfl.app.deployment import Deployment
 from splitvfl.app.plan_auditing import NoisyTraining, audit_plan
 from splitvfl.app.workers import shards_to_try
 from splitvfl.audit.defense import DRAWS
-from splitvfl.claims import claims_of
+from splitvfl.claims import claims_of, not_applying, releases_of
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.schema import Role
 from splitvfl.errors import ConfigError
@@ -67,7 +67,9 @@ def audit_party(
         width=_width(party),
     )
     rows = [own.data] if role == "passive" else []
-    audits = [*of_defenses(config, rows, here, around, draws, seed, CONFIDENCE)]
+    stops, selected = config.train.early_stopping is not None, own.data.selected_by_label
+    releases = releases_of(early_stopping=stops, selected_by_label=selected) if role == "active" else ()
+    audits = [*of_defenses(config, rows, here, around, draws, seed, CONFIDENCE, not_applying(releases))]
     if noise is not None:
         exchange = deployment.assembly.exchange
         trained = NoisyTraining(config, exchange, [own.data], roles=(role,), released=released, seed=seed)

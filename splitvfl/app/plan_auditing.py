@@ -161,7 +161,7 @@ def _of_stream(
         sigma=seen.sigma,
         # With evaluations and predictions that have noise of their own, and with rounding to the grid.
         sensitivity=seen.mu * seen.sigma,
-        classic=agreed.calibration == "published",
+        classic=agreed.by_textbook,
     )
     verdict: Verdict = "not covered" if (unmet or voided) and found.verdict == "proven" else found.verdict
     stated = (

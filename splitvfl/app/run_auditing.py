@@ -53,8 +53,7 @@ def audit_run(
     config = config.model_copy(update={"audit": AuditConfig(canaries=canaries)})
     trainer = Experiment(config, bench).trainer()
     train = config.train
-    trainer.active.plan_run(epochs=train.epochs, early_stopping=train.early_stopping is not None)
-    trainer.exchange.check_noise(trainer.active, epochs=train.epochs)
+    trainer.exchange.plan_run(trainer.active, epochs=train.epochs)
     trainer.fit(train.epochs)
     read = trainer.watch.canary_scores()
     if not read:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from splitvfl.app.batching import Batching, check_used_once
+from splitvfl.app.noise_basis import NoiseBasis
 from splitvfl.app.noise_stream import Stream, cut_tail, least_sigma, rounded_up, success
-from splitvfl.config.sections import ExchangeSection, ExperimentConfig
 from splitvfl.data import PartyData
 from splitvfl.errors import ConfigError, PrivacyError
+from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.noise import SumNoiseSettings
+from splitvfl.exchange.paillier import EncryptedExchange
 from splitvfl.hooks import At, Defense
 from splitvfl.learning.tasks import Task
 from splitvfl.privacy import MessagesPerUse, PrivacyBudget, PrivacyLoss
@@ -76,7 +78,7 @@ class SumNoisePlan:
             "noise on a sum": self.once.sigma,
         }
 
-    def supplied(self, section: ExchangeSection) -> Mapping[str, Any]:
+    def supplied(self, exchange: Exchange) -> Mapping[str, Any]:
         """Return the settings with the noise that was calculated."""
         return {"sum_noise": self.settings.model_copy(update={"sigma": self.once.sigma})}
 
@@ -184,27 +186,26 @@ class SumNoisePlan:
         return [f"Warning: {warning}." for warning in said]
 
 
-def sum_noise_plan(config: ExperimentConfig, settings: SumNoiseSettings, data: PartyData) -> SumNoisePlan:
-    """Return the noise on sums of an experiment.
+def sum_noise_plan(basis: NoiseBasis, settings: SumNoiseSettings) -> SumNoisePlan:
+    """Return the noise on sums of a training.
 
     Args:
-        config: The experiment.
+        basis: The training.
         settings: What was agreed.
-        data: Any party's data: they have equally many records.
 
     Raises:
         ConfigError: If the training is not one that noise can be calculated for.
     """
-    _check_training(config)
-    exchange = config.exchange.make(rows=config.train.rows(data.train.count))
-    encryption = exchange.encryption
-    passives = tuple(name for name in config.parties if name != config.active)
-    batching = Batching.of(config, data.train.count, data.test.count)
-    norm = _row_norm(config)
+    _check_training(basis)
+    assert isinstance(basis.exchange, EncryptedExchange)
+    encryption = basis.exchange.encryption
+    active, *passives = basis.names
+    batching = basis.batching
+    norm = _row_norm(basis)
     # Columns are encoded in fixed point, each entry to within half of the last bit.
     encoded = norm + math.sqrt(encryption.most_columns) * 2.0 ** -(encryption.feature_bits + 1)
-    own = config.exchange.own_part == "sent"
-    own_norm = math.hypot(norm, 1.0) if getattr(config.model.recipe, "intercept", True) else norm
+    own = basis.exchange.own_part == "sent"
+    own_norm = math.hypot(norm, 1.0) if basis.intercept else norm
     # And by half of the last encoded bit up and down, where that rounding crosses it.
     residue = 1.0 + _FLOAT + 2.0**-encryption.value_bits
     moved = residue * math.sqrt(len(passives) * encoded**2 + (own_norm**2 if own else 0.0))
@@ -217,10 +218,9 @@ def sum_noise_plan(config: ExperimentConfig, settings: SumNoiseSettings, data: P
         try:
             once = once.with_sigma(rounded_up(least_sigma(whole, settings.epsilon, settings.delta)))
         except PrivacyError as error:
-            raise ConfigError(f"{config.source}: exchange.sum_noise: {error}") from error
-    fixed = config.train.noise_seed_for_experiments is not None
-    plan = SumNoisePlan(settings, config.active, passives, batching, once, own, batching.steps, fixed)
-    return plan if settings.sigma is None else _until_overspent(plan, config)
+            raise ConfigError(f"{basis.source}: exchange.sum_noise: {error}") from error
+    plan = SumNoisePlan(settings, active, tuple(passives), batching, once, own, batching.steps, basis.fixed)
+    return plan if settings.sigma is None else _until_overspent(plan, basis.source)
 
 
 def _over(once: Stream, uses: int) -> Stream:
@@ -228,32 +228,31 @@ def _over(once: Stream, uses: int) -> Stream:
     return replace(once, sensitivity=math.sqrt(uses) * once.sensitivity, numbers=uses * once.numbers)
 
 
-def _until_overspent(plan: SumNoisePlan, config: ExperimentConfig) -> SumNoisePlan:
+def _until_overspent(plan: SumNoisePlan, source: str) -> SumNoisePlan:
     last, agreed = plan.budget().last_step, plan.settings
     if not last:
         raise ConfigError(
-            f"{config.source}: exchange.sum_noise.sigma: no step fits: one with so little noise spends more than ε "
+            f"{source}: exchange.sum_noise.sigma: no step fits: one with so little noise spends more than ε "
             f"{agreed.epsilon:g} at δ {agreed.delta:g}; take a larger sigma, or leave it out, and it is calculated"
         )
     return replace(plan, ends=last)
 
 
-def _check_training(config: ExperimentConfig) -> None:
-    train, source = config.train, config.source
-    for key, value, why in (
-        ("early_stopping", train.early_stopping, "it looks at true labels, and when training ends is seen by all"),
-        ("autocast", train.autocast, "residues rounded to few bits move by more than the bounds that noise rests on"),
-        ("loss", train.loss, "the noise is calculated for the logistic loss, whose residues one label moves by 1"),
+def _check_training(basis: NoiseBasis) -> None:
+    for key, given, why in (
+        ("early_stopping", basis.early_stopping, "it looks at true labels, and when training ends is seen by all"),
+        ("autocast", basis.autocast, "residues rounded to few bits move by more than the bounds that noise rests on"),
+        ("loss", basis.own_loss, "the noise is calculated for the logistic loss, whose residues one label moves by 1"),
     ):
-        if value is not None:
-            raise ConfigError(f"{source}: train.{key}: with exchange.sum_noise, {why}; leave it out")
+        if given:
+            raise ConfigError(f"{basis.source}: train.{key}: with exchange.sum_noise, {why}; leave it out")
 
 
-def _row_norm(config: ExperimentConfig) -> float:
-    norm = config.model.recipe.row_norm
+def _row_norm(basis: NoiseBasis) -> float:
+    norm = basis.row_norm
     if norm is None:
         raise ConfigError(
-            f"{config.source}: model.row_norm: exchange.sum_noise is calculated for rows of bounded norm; with "
+            f"{basis.source}: model.row_norm: exchange.sum_noise is calculated for rows of bounded norm; with "
             "row_norm: 1.0 longer rows are scaled down to it"
         )
     return norm

@@ -69,6 +69,7 @@ def audit_defense(
     confidence: float = 0.95,
     tests: int | None = None,
     unmet: Iterable[str] = (),
+    void: str = "",
 ) -> DefenseAudit:
     """Return what was found of a defense's claims, built in or a user's.
 
@@ -88,6 +89,7 @@ def audit_defense(
         confidence: Share of audits in which no true claim is called violated.
         tests: Number of tests among which the error is divided; default: those of this defense.
         unmet: Conditions that the experiment does not meet, in whole sentences: claims are not covered then.
+        void: Why claims of labels over the whole run do not apply, without a full stop; empty: they do.
 
     Raises:
         HookError: If what it claims is no claim.
@@ -105,7 +107,7 @@ def audit_defense(
         classes = surroundings.classes or 2
         surroundings = replace(surroundings, width=1 if classes == 2 else classes)
     number = max(1, claims_to_measure(found) if tests is None else tests)
-    auditor = _Auditor(defense, surroundings, draws, seed, 1.0 - (1.0 - confidence) / number, tuple(unmet))
+    auditor = _Auditor(defense, surroundings, draws, seed, 1.0 - (1.0 - confidence) / number, tuple(unmet), void)
     # What else is said about rows and records is no promise of privacy, where there is one beside.
     audits = tuple(auditor.of(claim) for claim in found if not isinstance(claim, NoPromise))
     if not any(map(_is_promise, found)):
@@ -175,9 +177,10 @@ class _Auditor:
         seed: int,
         confidence: float,
         unmet: tuple[str, ...],
+        void: str,
     ) -> None:
         self.defense, self.around, self.draws, self.seed = defense, around, draws, seed
-        self.confidence, self.unmet = confidence, unmet
+        self.confidence, self.unmet, self.void = confidence, unmet, void
         self.gaps: list[str] = []
         self._tried = 0
 
@@ -317,8 +320,9 @@ class _Auditor:
         broken = list(self._broken(question, known, measured, inputs))
         if broken:
             return "violated", tuple(broken)
-        if self.unmet:
-            return "not covered", self.unmet
+        unmet = (sentence(self.void), *self.unmet) if self.void and question.per_run else self.unmet
+        if unmet:
+            return "not covered", unmet
         if measured is None:
             return "not covered", ("Nothing was measured of it.",)
         shown = _measured_words(question, measured)

@@ -274,7 +274,7 @@ def prepared(defense: Defense, around: Surroundings) -> Defense:
     if hasattr(sender, "take_targets"):
         sender.take_targets(values)
     if hasattr(sender, "plan_run"):
-        sender.plan_run(RunPlan(around.epochs, False, values))
+        sender.plan_run(RunPlan(around.epochs, values=values))
     return sender
 
 

@@ -38,13 +38,22 @@ from splitvfl.claims.kinds import (
     RowNorm,
     RunPlan,
 )
-from splitvfl.claims.label_releases import EARLY_STOPPING, SELECTION, LabelRelease, not_applying
+from splitvfl.claims.label_releases import (
+    EARLY_STOPPING,
+    LABEL_RELEASES,
+    SELECTION,
+    LabelRelease,
+    named,
+    not_applying,
+    releases_of,
+)
 from splitvfl.claims.rows import RowBound, broken, row_bound
 from splitvfl.claims.words import Told, in_a_clause, in_short, sentence, told
 
 __all__ = [
     "EARLY_STOPPING",
     "LABEL_CLAIMS",
+    "LABEL_RELEASES",
     "ROW_CLAIMS",
     "SELECTION",
     "Claim",
@@ -65,8 +74,10 @@ __all__ = [
     "in_a_clause",
     "in_short",
     "is_per_record",
+    "named",
     "not_applying",
     "promises_of_labels",
+    "releases_of",
     "row_bound",
     "sentence",
     "told",

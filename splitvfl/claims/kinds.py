@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from statistics import NormalDist
 from typing import Literal, NamedTuple, get_args
 
+from splitvfl.claims.label_releases import LabelRelease
 from splitvfl.errors import ArgumentError
 
 _NO_DELTA = 0.995
@@ -306,12 +307,12 @@ class RunPlan:
 
     Attributes:
         epochs: How often each record is used.
-        early_stopping: Whether what is judged on true labels decides when training ends, or which weights are kept.
+        releases: What partners see beside the messages that is made from labels: each voids a promise of the run.
         values: Values that a loss's target can take behind the label defenses; ``None``: not known, or any.
     """
 
     epochs: int
-    early_stopping: bool
+    releases: tuple[LabelRelease, ...] = ()
     values: tuple[float, ...] | None = None
 
 

@@ -41,10 +41,37 @@ SELECTION = LabelRelease(
     "data.unlabelled is drop, and a record is without a label",
 )
 
+LABEL_RELEASES = (EARLY_STOPPING, SELECTION)
+"""All that a run is searched for."""
+
+
+def releases_of(*, early_stopping: bool, selected_by_label: bool) -> tuple[LabelRelease, ...]:
+    """Return what a run has of these.
+
+    Args:
+        early_stopping: Whether the label owner decides by labels when training ends.
+        selected_by_label: Whether a record was left out because it has no label.
+
+    >>> [release.name for release in releases_of(early_stopping=True, selected_by_label=False)]
+    ['early stopping']
+    """
+    happens = {EARLY_STOPPING: early_stopping, SELECTION: selected_by_label}
+    return tuple(release for release in LABEL_RELEASES if happens[release])
+
+
+def named(releases: Sequence[LabelRelease], *, joined_by: str = "and") -> str:
+    """Return the names of some in words, the last two joined by a word.
+
+    >>> named(LABEL_RELEASES)
+    'early stopping and selection of records by label'
+    """
+    *others, last = (release.name for release in releases)
+    return f"{', '.join(others)} {joined_by} {last}" if others else last
+
 
 def not_applying(releases: Sequence[LabelRelease]) -> str:
     """Return that a guarantee for the whole run does not apply, and by what, without a full stop; empty if it does."""
     if not releases:
         return ""
-    names = " and ".join(release.name for release in releases)
-    return f"The run-wide guarantee does not apply: {names} {'is' if len(releases) == 1 else 'are'} made from labels"
+    verb = "is" if len(releases) == 1 else "are"
+    return f"The run-wide guarantee does not apply: {named(releases)} {verb} made from labels"

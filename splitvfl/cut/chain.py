@@ -196,6 +196,7 @@ class DefenseChain(NotPickled):
 
     Attributes:
         team: The workers of the sender, each with a part of every message.
+        run_void: Whether something voids what its defenses promise of the whole run: they log no figure of it then.
     """
 
     def __init__(self, crossing: Crossing, party: str) -> None:
@@ -203,6 +204,7 @@ class DefenseChain(NotPickled):
         self.party = party
         self.team: Team = Alone()
         self.measurements: dict[str, float] = {}
+        self.run_void = False
         self._attached: list[_Attached] = []
         self._agreed: float | None = None
 
@@ -326,6 +328,7 @@ class DefenseChain(NotPickled):
 
     def plan_run(self, plan: RunPlan) -> None:
         """Tell the defenses of the run that begins; one that cannot keep what it promises of a run raises."""
+        self.run_void = bool(plan.releases)
         for attached in self._attached:
             if hasattr(attached.defense, "plan_run"):
                 attached.defense.plan_run(plan)
@@ -480,7 +483,9 @@ class DefenseChain(NotPickled):
     def _secrets(self, attached: _Attached, device: torch.device, **known: Any) -> Secrets:
         log = partial(self._log, attached.label)
         generator, keystream = attached.generator(device, self.team.rank), attached.keystream()
-        return Secrets(party=self.party, generator=generator, keystream=keystream, log=log, **known)
+        return Secrets(
+            party=self.party, generator=generator, keystream=keystream, log=log, run_void=self.run_void, **known
+        )
 
     def _log(self, label: str, name: str, value: float) -> None:
         self.measurements[f"{label}/{name}"] = float(value)

@@ -14,6 +14,7 @@ from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, active_evaluation
 from splitvfl.exchange.noise import HdpNoiseSettings, NoiseSettings, SumNoiseSettings
 from splitvfl.messaging.conversation import Half, Outbox
+from splitvfl.party.attaching import label_promises_of_run
 from splitvfl.party.own_part import OwnPart
 from splitvfl.party.party import ActiveParty, PassiveParty
 
@@ -190,6 +191,7 @@ class Exchange(ABC):
         own_part: What the active party's own weights of a linear model learn from.
         noise: What is agreed on noise that is calculated for a privacy loss.
         sum_noise: The same, of noise on the sums that the active party opens.
+        noise_is_planned: Whether noise was calculated from that.
         bottom: What becomes of the passive parties' bottoms: they are trained, stay as they are initialised
             (``random``), or are principal components (``pca``).
         width: Width of the activations; ``None`` takes the model's.
@@ -214,6 +216,7 @@ class Exchange(ABC):
     own_part: OwnPart = "exact"
     noise: NoiseSettings | HdpNoiseSettings | None = None
     sum_noise: SumNoiseSettings | None = None
+    noise_is_planned: bool = False
     bottom: Literal["trained", "random", "pca"] = "trained"
     width: int | None = None
     in_flight: int = 0
@@ -286,6 +289,23 @@ class Exchange(ABC):
                 "encryption W workers would open W sums a step, W times as many equations about what is encrypted; "
                 "take exchange split"
             )
+
+    def plan_run(self, party: ActiveParty, *, epochs: int) -> None:
+        """Tell the defenses of the active party what the run will be, and check what they add, before the first step.
+
+        Args:
+            party: The active party.
+            epochs: Epochs of the whole run.
+
+        Raises:
+            ConfigError: If a defense cannot keep what it promises of the run, or the agreed limit is too low for it.
+        """
+        party.plan_run(epochs=epochs)
+        self.check_noise(party, epochs=epochs)
+        totals = label_promises_of_run(party, epochs, own_part=self.own_part)
+        if any(isinstance(total, str) for _, total in totals):  # releases of residues that come to no guarantee
+            for cut in party.cuts.values():
+                cut.gradient.run_void = True
 
     def check_noise(self, party: ActiveParty, *, epochs: int) -> None:  # noqa: B027 - most have no limit
         """Check that what crosses can hold the noise of defenses at the active party, as far as they tell its size.

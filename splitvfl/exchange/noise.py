@@ -19,6 +19,9 @@ _LEAST_SIGMA, _LARGEST_SIGMA = 1e-6, 1e9
 # Of weights in float32, whose squares are summed.
 _LEAST_RADIUS, _LARGEST_RADIUS = 1e-6, 1e6
 
+Calibration = Literal["tight", "published", "analytic", "as-printed"]
+"""How HDP-VFL's noise is calculated."""
+
 
 class NoiseSettings(Settings):
     """Gaussian noise before encryption, DP-Paillier-MGD.
@@ -71,7 +74,9 @@ class HdpNoiseSettings(Settings):
         radius: Largest norm of a party's weights together, its intercept included; no optimiser need name it.
         calibration: ``tight`` follows what the optimiser does step by step, with the exact Gaussian mechanism;
             ``analytic`` takes the published sensitivity with the same mechanism; ``published`` that and the textbook's
-            formula too, which holds below an epsilon of 1: above, the run says which delta it really has.
+            formula too, which holds below an epsilon of 1: above, the run says which delta it really has;
+            ``as-printed`` is ``published`` with the 1.1 that the paper prints for the label party's logistic loss,
+            where 1/2 is enough.
         active_sigma: Noise of the label party on each derivative, where it is given and not calculated; then
             ``epsilon`` is a budget, and training ends before the step that would overspend it, at all parties alike.
         passive_sigma: Noise of each passive party on its part of a logit; both are given, or none.
@@ -85,12 +90,17 @@ class HdpNoiseSettings(Settings):
     epsilon: Annotated[float, Field(ge=_LEAST_EPSILON, le=_LARGEST_EPSILON)]
     delta: Annotated[float, Field(ge=_LEAST_DELTA, lt=1)]
     radius: Annotated[float, Field(ge=_LEAST_RADIUS, le=_LARGEST_RADIUS)] = 1.0
-    calibration: Literal["tight", "published", "analytic"] = "tight"
+    calibration: Calibration = "tight"
     active_sigma: Annotated[float, Field(ge=_LEAST_SIGMA, le=_LARGEST_SIGMA)] | None = None
     passive_sigma: Annotated[float, Field(ge=_LEAST_SIGMA, le=_LARGEST_SIGMA)] | None = None
     evaluation_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     prediction_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     predictions: Annotated[int, Field(ge=1, le=_MOST_PREDICTIONS)] | None = None
+
+    @property
+    def by_textbook(self) -> bool:
+        """Whether the noise is that of the textbook's formula, which holds below an epsilon of 1."""
+        return self.calibration in ("published", "as-printed")
 
     @property
     def is_budget(self) -> bool:

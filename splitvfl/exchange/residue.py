@@ -148,8 +148,8 @@ class Residue(EncryptedExchange):
         if self.sum_noise is not None and self.sum_noise.sigma is None:
             raise ConfigError(
                 f"exchange {self.name}: noise on sums is agreed on, and nothing has calculated it at {name}, so that "
-                "labels would be protected by nothing: only an experiment's file has it calculated; take "
-                "splitvfl.app.experiment, or give its sigma"
+                "labels would be protected by nothing: Trainer(exchange=..., epochs=...) has it calculated, and an "
+                "experiment's file; take one of them, or give its sigma"
             )
 
 

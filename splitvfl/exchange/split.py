@@ -43,7 +43,8 @@ class Split(Exchange):
         receiver_clips: Bounds that receivers put on what they receive, before use. A statement of privacy rests on them
             where noise is large; ``null``: what arrives is used as it is.
         noise: Noise that is calculated for a privacy loss, of linear models. An experiment attaches it, and sets
-            ``receiver_clips`` by it, and nothing else does; ``null``: no noise but that of defenses.
+            ``receiver_clips`` by it, as :class:`~splitvfl.run.trainer.Trainer` does with ``epochs``, and nothing else;
+            ``null``: no noise but that of defenses.
         in_flight: How many batches may be under way when a passive party begins the next, so that it computes while
             messages travel: its activation of a step comes from weights that have not seen the gradients of so many
             steps before (:mod:`splitvfl.exchange.in_flight`). 0: it waits for each gradient. Not with ``noise``.
@@ -126,8 +127,8 @@ class Split(Exchange):
             return
         raise ConfigError(
             f"exchange {self.name}: noise is agreed on, and nothing has attached it at {party.name}, so that what it "
-            "sends would be protected by nothing: only an experiment's file calculates noise; take "
-            "splitvfl.app.experiment, or leave noise out and give defenses and receiver_clips of your own"
+            "sends would be protected by nothing: Trainer(exchange=..., epochs=...) calculates it, and an experiment's "
+            "file; take one of them, or leave noise out and give defenses and receiver_clips of your own"
         )
 
 

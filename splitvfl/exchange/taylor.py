@@ -76,7 +76,8 @@ class Taylor(EncryptedExchange):
         loss: Whether the active party learns the loss of each step. With several passive parties each learns for that
             the inner product of its logits with each other's. ``None``: yes, and no with ``noise``, under which it
             would mean nothing.
-        noise: What is agreed on noise before encryption. An experiment plans and attaches it, and nothing else does.
+        noise: What is agreed on noise before encryption. An experiment plans and attaches it, and
+            :class:`~splitvfl.run.trainer.Trainer` with ``epochs``; nothing else does.
         common: As for :class:`~splitvfl.exchange.paillier.EncryptedExchange`; the encryption's ``value_limit`` bounds
             parts of the logits, and these less ``2 y``.
 
@@ -87,7 +88,6 @@ class Taylor(EncryptedExchange):
     name = "taylor"
     approximation = "taylor"
     hides_parts = True
-    noise_is_planned = False
     residue_unit = SCALE
     seen = ("the gradient of its weights, the loss", "the gradient of its weights")
 
@@ -126,8 +126,8 @@ class Taylor(EncryptedExchange):
             return
         raise ConfigError(
             f"exchange {self.name}: noise is agreed on, and nothing has planned it, so that what {party.name} sends "
-            "would be protected by nothing: only an experiment's file plans and attaches noise; take "
-            "splitvfl.app.experiment, or leave noise out and give defenses of your own"
+            "would be protected by nothing: Trainer(exchange=..., epochs=...) plans and attaches it, and an "
+            "experiment's file; take one of them, or leave noise out and give defenses of your own"
         )
 
     def layout(self, outputs: int) -> ProductLayout:

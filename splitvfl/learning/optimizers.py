@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, NamedTuple, TypeVar, overload
 
 import torch
@@ -257,6 +258,19 @@ def projected_steps(factory: ParameterFactory) -> ProjectedSteps | None:
     return ProjectedSteps(lr, decay, 0.0, radius) if settings == plain else None
 
 
+def in_ball(factory: ParameterFactory, radius: float) -> ParameterFactory:
+    """Return what makes an optimiser of the same steps, each of which ends with the nearest weights in a ball.
+
+    Args:
+        factory: Makes one whose steps are those of a projected gradient (:func:`projected_steps`).
+        radius: As :func:`project_on_ball` has it.
+    """
+    made = factory([nn.Parameter(torch.zeros(1))])
+    if type(made) is ProximalSGD:
+        return partial(ProximalSGD, radius=radius, **made.defaults)
+    return partial(BallSGD, radius=radius, lr=made.defaults["lr"], weight_decay=made.defaults["weight_decay"])
+
+
 class _WithClosure(Optimizer, ABC):
     """An optimiser whose step may compute the loss anew first, as torch has it."""
 
@@ -418,13 +432,16 @@ class PerParameter:
         dense: Makes the optimiser of everything else out of parameters.
         embeddings: Makes the optimiser of the tables; it must take sparse gradients.
 
+    Attributes:
+        dense: As given.
+
     >>> layers = nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Flatten(), nn.Linear(4, 1))
     >>> [group["lr"] for group in PerParameter()(layers).param_groups]
     [0.001, 0.02]
     """
 
     def __init__(self, *, dense: ParameterFactory = fused_adam, embeddings: ParameterFactory = RowWiseAdagrad) -> None:
-        self._dense, self._embeddings = dense, embeddings
+        self.dense, self._embeddings = dense, embeddings
 
     def __call__(self, module: nn.Module) -> Optimizer:
         """Return the optimiser of a model.
@@ -435,7 +452,7 @@ class PerParameter:
         tables = sparse_parameters(module)
         named = {id(table) for table in tables}
         others = [weight for weight in module.parameters() if weight.requires_grad and id(weight) not in named]
-        made = {"dense": self._dense(others)} if others else {}
+        made = {"dense": self.dense(others)} if others else {}
         if tables and getattr(made.get("dense"), "radius", None) is not None:
             raise ArgumentError(
                 "radius bounds all weights of a party together, and tables with sparse gradients have an optimiser of "

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from splitvfl.claims import EARLY_STOPPING, SELECTION, LabelRelease, RunPlan
+from splitvfl.claims import LabelRelease, RunPlan, releases_of
 from splitvfl.crypto.refusals import Refusals
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.cut.chain import ActivationDefenses, DefenseChain
@@ -39,7 +39,14 @@ from splitvfl.hooks import (
 from splitvfl.leakage.canaries import CoinLabels
 from splitvfl.learning.best_weights import BestWeights
 from splitvfl.learning.losses import Logistic, link_of
-from splitvfl.learning.optimizers import OptimizerFactory, optimizer_of
+from splitvfl.learning.optimizers import (
+    OptimizerFactory,
+    ParameterFactory,
+    PerParameter,
+    in_ball,
+    optimizer_of,
+    project_on_ball,
+)
 from splitvfl.learning.randomness import PartyRandom
 from splitvfl.learning.sampled import sampled_layers
 from splitvfl.learning.schedule import EarlyStopping, Patience
@@ -177,6 +184,21 @@ class Party(NotPickled, ABC):
         self.random = PartyRandom(seed)
         if device.type == "cuda":
             self.random.use_cuda()
+
+    @property
+    def dense_optimizer(self) -> ParameterFactory:
+        """What makes the optimiser of all but its sparse tables."""
+        return self._factory.dense if isinstance(self._factory, PerParameter) else self._factory
+
+    def keep_in_ball(self, radius: float) -> None:
+        """Take its weights into a ball, in which every step leaves them from now on.
+
+        Args:
+            radius: Largest norm of all its weights together.
+        """
+        project_on_ball([weight for weight in self.module.parameters() if weight.requires_grad], radius)
+        self._factory = PerParameter(dense=in_ball(self.dense_optimizer, radius))
+        self.optimizer = optimizer_of(self.module, self._factory)
 
     def _look_up_weights(self) -> None:
         """Take note of what is trained: to look for it layer by layer in every step would take as long as a layer."""
@@ -756,8 +778,8 @@ class ActiveParty(Party):
     @property
     def label_releases(self) -> tuple[LabelRelease, ...]:
         """What partners see beside messages that is made from labels: each voids a guarantee for the whole run."""
-        found = ((EARLY_STOPPING, self.patience is not None), (SELECTION, self.data.selected_by_label))
-        return tuple(release for release, happens in found if happens)
+        stops = self.patience is not None
+        return releases_of(early_stopping=stops, selected_by_label=self.data.selected_by_label)
 
     def connect(self, passive: str) -> CutLayer:
         """Return a new cut layer towards a passive party."""
@@ -851,14 +873,14 @@ class ActiveParty(Party):
         targets = self.labels.apply_together(batch.labels, step=step, ids=batch.ids, labels=batch.labels)
         return targets, responses_of(targets)
 
-    def plan_run(self, *, epochs: int, early_stopping: bool) -> None:
-        """Tell its defenses what the run will be, before the first step.
+    def plan_run(self, *, epochs: int) -> None:
+        """Tell its defenses what the run will be, before the first step; ``Exchange.plan_run`` does.
 
         Raises:
             ConfigError: If one of them cannot keep then what it promises of a run.
         """
         values = self.labels.target_values(self.task.classes)
-        plan = RunPlan(epochs=epochs, early_stopping=early_stopping, values=values)
+        plan = RunPlan(epochs=epochs, releases=self.label_releases, values=values)
         moved = values if self._moves_by_targets(values) else None
         for chain in self.chains().values():
             chain.take_targets(moved)

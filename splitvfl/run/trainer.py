@@ -60,6 +60,7 @@ from splitvfl.party.attaching import attach_defense, check_labels
 from splitvfl.party.direction import check_awaited
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run import checkpoint, written_files
+from splitvfl.run.calculated_noise import awaits_noise, calculated
 from splitvfl.run.column_seats import ColumnSeats
 from splitvfl.run.feature_seats import feature_leaks
 from splitvfl.run.half_folder import (
@@ -134,6 +135,8 @@ class Trainer(Training):
         log_every: Steps between two lines of the log.
         checkpoint_every: Steps between two checkpoints, besides one after each epoch; ``None`` for no more.
         evaluate_every: Epochs between two evaluations on the test records; the last epoch always ends in one.
+        epochs: Epochs of the whole run, where the exchange has noise that is calculated for a privacy loss:
+            :meth:`fit` trains no longer then. Default: what :meth:`fit` is told, and no noise is calculated.
         early_stopping: When to end before the last epoch. Every ``validation_every``-th training record is then held
             out and evaluated too, and at the end each party has the weights of its best evaluation.
         device: Where models and batches live.
@@ -142,7 +145,9 @@ class Trainer(Training):
         wire: ``torch.bfloat16`` rounds activations and gradients to bfloat16 as the last thing before they cross; the
             receiver goes on in float32. ``None``: they cross as they were computed.
         exchange: How a step is talked through; by party's name where one of them deviates, in an experiment with a
-            malicious party. Default: activations and gradients in the clear.
+            malicious party. Default: activations and gradients in the clear. Noise that is agreed on
+            (``Split(noise=...)``, ``Taylor(noise=...)``, ``Residue(sum_noise=...)``) is calculated from ``epochs`` and
+            from what the parties are, as from an experiment's file, and added.
         malicious: By party's name, the engine of one that deviates from an encrypted exchange, such as
             ``{"lab": PackingEngine()}``: what it reads is judged (:attr:`packing`). Default: all are honest.
         record: Called with every message of the training steps, e.g. ``Transcript().record``; in exchange one-way,
@@ -156,13 +161,16 @@ class Trainer(Training):
         made_by: The sections of an experiment that the parties' halves were made by, for those who read them again.
         data_digests: Digests of every party's data, by party, as checkpoints hold them
             (:func:`splitvfl.data.digests.data_digests`); empty before training, and without a folder.
+        noise_notes: What is to be said of noise that was calculated here, in sentences: what is protected, from whom,
+            by what, and what is not covered.
 
     Raises:
         ArgumentError: If parties have no or clashing names, an attack needs what a party cannot show, or ``autocast``
             or ``wire`` is another dtype.
         ConfigError: If an attack, a defense or canaries are for binary labels and the task is another; if there are to
-            be canaries without an auditor who looks for them, or where no message about one record comes back; or if
-            ``direction_by`` is to send a direction that no defense of scores awaits.
+            be canaries without an auditor who looks for them, or where no message about one record comes back; if
+            ``direction_by`` is to send a direction that no defense of scores awaits; or if noise is agreed on, and this
+            is no training that it can be calculated for.
         DataError: If there are to be more canaries than other records.
         PrivacyError: If a guarantee per record is claimed for a model with batch-mixing layers.
     """
@@ -189,6 +197,7 @@ class Trainer(Training):
         log_every: int = 10,
         checkpoint_every: int | None = None,
         evaluate_every: int = 1,
+        epochs: int | None = None,
         early_stopping: EarlyStopping | None = None,
         device: torch.device | str = "cpu",
         autocast: torch.dtype | None = None,
@@ -203,11 +212,6 @@ class Trainer(Training):
         self.active = active
         self.passives = dict(passives)
         _check_names(active, self.passives)
-        names = (active.name, *self.passives)
-        exchanges = _by_party(exchange or Split(), names, noise_seed_for_experiments)
-        if malicious:
-            exchanges = {**exchanges, **deviating(exchanges[active.name], malicious, active.name, names)}
-        own = exchanges[active.name]
         self.folder = None if log_dir is None else Path(log_dir)
         self._overwrite = overwrite
         self.batches = Batches(
@@ -220,6 +224,30 @@ class Trainer(Training):
             shards=shards,
             sizes=None if active.data.shards is None else active.data.shards.sizes,
         )
+        exchange, noise = exchange or Split(), None
+        if isinstance(exchange, Exchange) and awaits_noise(exchange, epochs):
+            exchange.check_shards(shards)
+            noise = calculated(
+                active=active,
+                passives=self.passives,
+                exchange=exchange,
+                epochs=epochs,
+                batches=self.batches,
+                evaluate_every=evaluate_every,
+                early_stopping=early_stopping is not None,
+                autocast=autocast is not None,
+                defenses=defenses,
+                fixed=noise_seed_for_experiments is not None,
+            )
+            exchange, defenses = noise.exchange, [*defenses, *noise.defenses]
+        self.noise_notes = () if noise is None else noise.notes
+        self._longest = None if noise is None else epochs
+        self.account = None if noise is None else noise.account
+        names = (active.name, *self.passives)
+        exchanges = _by_party(exchange, names, noise_seed_for_experiments)
+        if malicious:
+            exchanges = {**exchanges, **deviating(exchanges[active.name], malicious, active.name, names)}
+        own = exchanges[active.name]
         own.check_shards(shards)
         self._settings = agreed_settings(
             batch_size=batch_size,
@@ -379,10 +407,14 @@ class Trainer(Training):
         if progress is None or isinstance(progress, bool):
             with progress_bar(shown=bool(progress)) as bar:
                 return self.fit(epochs, progress=bar)
+        if self._longest is not None and epochs > self._longest:
+            raise ConfigError(
+                f"the noise of this run was calculated for {self._longest} epochs, and {epochs} would spend more than "
+                "was promised: say epochs to a new Trainer"
+            )
         limit = None if self.account is None else self.account.stop
         schedule = self._schedule_of(epochs) if limit is None else self._schedule_of(epochs, stop=limit)
-        self.active.plan_run(epochs=epochs, early_stopping=self.active.patience is not None)
-        self.exchange.check_noise(self.active, epochs=epochs)
+        self.exchange.plan_run(self.active, epochs=epochs)
         self._set_out(schedule, progress)
         try:
             self._train()

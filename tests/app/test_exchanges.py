@@ -12,7 +12,8 @@ import torch
 
 from splitvfl.app.addresses import AddressBook
 from splitvfl.app.exchanges import exchange_of, said_before, task_of
-from splitvfl.app.noise import noise_plan
+from splitvfl.app.noise import NoisePlan
+from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.records import load_data
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.crypto.engine import Engine
@@ -112,8 +113,8 @@ def test_what_is_a_partys_own_business_is_not_agreed() -> None:
 
 def test_noise_raises_the_limit_of_values_and_leaves_the_loss_out() -> None:
     config = config_of("{name: taylor, noise: {epsilon: 0.5, delta: 0.1}}")
-    noise = noise_plan(config, load_data(config).active)
-    assert noise is not None
+    noise = plan_of(config, load_data(config).active)
+    assert isinstance(noise, NoisePlan)
     terms = exchange_of(config.exchange, rows=32, noise=noise).terms()
     limit = terms["encryption: value limit"]
     assert isinstance(limit, float)

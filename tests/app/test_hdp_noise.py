@@ -123,6 +123,30 @@ def test_the_published_noise_is_the_textbooks_and_says_what_it_really_is(data: V
     assert f"(10, {beyond.passive.delta:.3g})-differentially private" in said  # and never what it is not
 
 
+def test_the_noise_as_printed_takes_the_papers_constant_for_the_label_party(data: VerticalData) -> None:
+    settings = ("train.batch_size=91", "exchange.noise.epsilon=0.9", "exchange.noise.delta=0.01")
+    printed, published = (
+        plan_for(data, *settings, f"exchange.noise.calibration={name}") for name in ("as-printed", "published")
+    )
+    # Lemma 4 by hand: 10 epochs of 5 batches, β_θ = 1/4, L = 1, q = 1/4 + β_y.
+    for plan, beta in ((printed, 1.1), (published, 0.5)):
+        half = 0.25 + beta
+        moved = math.sqrt(4 * 0.25**2 * 100 * 50 * 0.01 / 91 + 8 * half * 0.25 * 100 * 0.1 / 91 + 4 * half**2 * 10)
+        assert plan.active.sensitivity == pytest.approx(moved, rel=1e-6)
+        assert plan.active.sigma == pytest.approx(math.sqrt(2 * math.log(125)) * moved / 0.9, rel=1e-6)
+    assert printed.active.sensitivity == pytest.approx(8.56, abs=0.005)
+    assert printed.active.sigma == pytest.approx(29.6, abs=0.05)
+    assert published.active.sigma == pytest.approx(16.5, abs=0.05)
+    assert printed.passive == published.passive
+    assert "as-printed" in printed.name
+
+
+def test_the_papers_constant_is_of_the_logistic_loss_alone() -> None:
+    text = TEXT.replace("logistic-regression", "glm, loss: l2-svm")
+    with pytest.raises(ConfigError, match=r"calibration: .*logistic loss alone, and model.loss is l2-svm"):
+        plan_for(load_data(config_of(text=text)), "exchange.noise.calibration=as-printed", text=text)
+
+
 def test_what_moves_weights_is_in_the_noise(data: VerticalData) -> None:
     """Penalties, norms, the ball, smaller last batches and the intercept, each against the recursion called by name."""
     changes = ("train.batch_size=128", "train.optimizer={name: sgd, lr: 0.3, weight_decay: 0.2}", "model.row_norm=0.8")

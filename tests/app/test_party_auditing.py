@@ -81,6 +81,21 @@ def test_a_partys_own_hooks_are_audited_and_the_others_are_named(
     assert any("whole run" in gap for gap in found.gaps)
 
 
+@pytest.mark.parametrize("columns", [["customer", "default", "income"], ["customer", "default"]])
+def test_a_label_owner_is_told_that_early_stopping_voids_its_guarantee_without_columns_too(
+    here: Path, columns: list[str]
+) -> None:
+    pd.read_csv("bank.csv")[columns].to_csv("own.csv", index=False)
+    flips = ["data.path=own.csv", "data.ranges=null", "defenses=[{name: randomised-response, epsilon: 1.0}]"]
+    kept, void = (
+        audit_party(load_config("bank.yaml", [*flips, *more]), "bank", draws=800).defenses[0].claims[0]
+        for more in ([], ["train.early_stopping={patience: 1}"])
+    )
+    assert kept.verdict == "proven"
+    assert void.verdict == "not covered"
+    assert void.why[0].endswith("does not apply: early stopping is made from labels.")
+
+
 def test_of_calculated_noise_a_passive_party_audits_its_own(here: Path) -> None:
     (plan,) = audit_party(load_config("shop-noise.yaml"), "shop", draws=400).defenses
     (claim,) = plan.claims

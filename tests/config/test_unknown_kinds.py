@@ -20,7 +20,7 @@ from pydantic import create_model
 
 from splitvfl.app.assembly import choose_device
 from splitvfl.app.models import Models
-from splitvfl.app.noise import noise_plan
+from splitvfl.app.noise_plans import plan_of
 from splitvfl.config.named import Named
 from splitvfl.config.registry import PluginKind, built_in, describe
 from splitvfl.config.sections import (
@@ -94,7 +94,7 @@ def test_noise_of_an_unknown_kind_is_refused(field: str, value: str) -> None:
     taylor = Named("exchanges", ExchangeSection).default("taylor")
     section = taylor.model_copy(update={"noise": settings.model_copy(update={field: value})})
     with pytest.raises((ConfigError, KeyError), match=value):
-        noise_plan(config_of(exchange=section), party_data("lab", width=3))
+        plan_of(config_of(exchange=section), party_data("lab", width=3))
 
 
 # --- models, optimisers, devices, precisions

@@ -62,8 +62,6 @@ def test_a_run_says_what_is_promised_before_it_begins_and_in_its_notes(
     ("defense", "settings", "text"),
     [
         ("{name: record-gaussian, mu: 1.0, per: run}", {"top": "[3, 1]"}, "gaussian-targets with remembered: false"),
-        ("{name: record-gaussian, mu: 1.0, per: run}", {"more": ", early_stopping: {}"}, "a fixed number of epochs"),
-        ("{name: gaussian-targets, mu: 1.0}", {"more": ", early_stopping: {}"}, "early stopping tells the partners"),
         ("{name: record-gaussian, mu: 1.0, per: run, epochs: 7}", {}, "promised over 7 epochs, and the run has 2"),
         ("{name: record-gaussian, mu: 1.0, label_range: [0.0, 1.0]}", {}, "label_range is for regression"),
         ("{name: record-gaussian, mu: 1.0, classes: 3}", {}, "made for 3 classes, and a binary task"),

@@ -18,7 +18,6 @@ from splitvfl.defenses import GaussianTargets
 from splitvfl.errors import ArgumentError, ConfigError, PrivacyError, SplitVFLError
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import Secrets, call_defense
-from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.tasks import Multiclass, Regression
 from splitvfl.metrics import leak_auc
 from splitvfl.models import Linear, LinearTop
@@ -174,7 +173,6 @@ def test_other_labels_are_refused(settings: dict[str, Any], labels: Tensor, text
 @pytest.mark.parametrize(
     ("defense", "settings", "text"),
     [
-        (GaussianTargets(mu=1.0), {"early_stopping": EarlyStopping(patience=2)}, "early stopping tells the partners"),
         (GaussianTargets(mu=1.0, remembered=False, epochs=9), {}, "promised over 9 epochs, and the run has 3"),
         (
             GaussianTargets(mu=1.0, classes=3),
@@ -195,10 +193,10 @@ def test_in_a_loop_of_ones_own_fresh_noise_needs_the_number_of_epochs() -> None:
     with pytest.raises(PrivacyError, match=r"in a loop of your own say epochs="):
         GaussianTargets(mu=1.0, remembered=False)(torch.zeros(2), secrets(torch.arange(2)))
     fresh = GaussianTargets(mu=1.0, remembered=False)
-    fresh.plan_run(RunPlan(epochs=4, early_stopping=False))
+    fresh.plan_run(RunPlan(epochs=4))
     assert fresh.sigma == pytest.approx(2.0)
     with pytest.raises(ConfigError, match="promised over 4 epochs, and the run has 5"):
-        fresh.plan_run(RunPlan(epochs=5, early_stopping=False))
+        fresh.plan_run(RunPlan(epochs=5))
 
 
 def test_classes_are_learned_from_one_number_for_each() -> None:

@@ -561,12 +561,6 @@ ONES = (torch.arange(32) % 3 == 0).float()
             {"top": nn.Sequential(nn.BatchNorm1d(7), nn.Linear(7, 1))},
             r"0 \(BatchNorm1d\) of the top model mixes the records",
         ),
-        (
-            [RecordGaussian(mu=1.0, per="run")],
-            ONES,
-            {"early_stopping": EarlyStopping(patience=2)},
-            "early stopping tells the partners which weights are best by true labels",
-        ),
         ([RecordGaussian(mu=1.0, per="run", epochs=2)], ONES, {}, "promised over 2 epochs, and the run has 3"),
         ([Isotropic(ratio=1.0), RecordGaussian(mu=1.0)], ONES, {}, "what isotropic did to it before would be lost"),
         ([RecordGaussian(mu=1.0, classes=3)], ONES, {}, "was made for 3 classes, and a binary task here has 2"),
@@ -680,12 +674,12 @@ def test_behind_a_label_defense_the_change_between_its_answers_is_covered() -> N
 
 def test_a_run_is_planned_once() -> None:
     defense = RecordGaussian(mu=1.0, per="run")
-    plan = RunPlan(epochs=4, early_stopping=False, values=(0.0, 1.0))
+    plan = RunPlan(epochs=4, values=(0.0, 1.0))
     defense.plan_run(plan)
     defense.plan_run(plan)
     assert defense.step_mu == pytest.approx(0.5)
     with pytest.raises(ConfigError, match="promised over 4 epochs, and the run has 5"):
-        defense.plan_run(RunPlan(epochs=5, early_stopping=False, values=(0.0, 1.0)))
+        defense.plan_run(RunPlan(epochs=5, values=(0.0, 1.0)))
 
 
 def test_what_is_promised_is_said_in_a_sentence() -> None:

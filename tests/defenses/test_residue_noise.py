@@ -237,7 +237,7 @@ def promised_behind(answers: Any, *, approximation: str) -> str:
     noise = (LaplaceResidue(epsilon=0.5),)
     trainer = trainer_of(Split(own_part="sent"), {"lab": 2}, approximation=approximation, defenses=noise, audit=False)
     trainer.active.labels.attach(answers)
-    trainer.active.plan_run(epochs=3, early_stopping=False)
+    trainer.active.plan_run(epochs=3)
     return " ".join(promises_of(trainer.active, 3, own_part="sent"))
 
 

@@ -2,40 +2,66 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from splitvfl.claims import EARLY_STOPPING, SELECTION, LabelRelease, not_applying
+from splitvfl.claims import (
+    EARLY_STOPPING,
+    SELECTION,
+    DetectionError,
+    GaussianDP,
+    LabelRelease,
+    PureDP,
+    claims_of,
+    not_applying,
+    promises_of_labels,
+)
 from splitvfl.data.load import load
 from splitvfl.defenses import (
     AbstainingResponse,
     AsymmetricResponse,
+    GaussianTargets,
+    LaplaceResidue,
     MemoisedResponse,
     RandomisedResponse,
     RecordGaussian,
 )
+from splitvfl.exchange.split import Split
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.party.attaching import claims_in_words, promised_in_short, promises_of
-from tests.builders import small_trainer
+from splitvfl.party.own_part import OwnPart
+from tests.builders import linear_trainer, small_trainer
 
 VOID = "The run-wide guarantee does not apply: early stopping is made from labels"
 STOPPING: dict[str, Any] = {"early_stopping": EarlyStopping(patience=1, validation_every=3)}
 
 
-@pytest.mark.parametrize(
-    "defense",
-    [
-        AsymmetricResponse(detection_error=0.3),
-        AbstainingResponse(detection_error=0.3),
-        RandomisedResponse(epsilon=1.0),
-        MemoisedResponse(flip=0.2),
-    ],
-    ids=lambda defense: defense.name,
-)
+OF_THE_RUN: list[Any] = [
+    AsymmetricResponse(detection_error=0.3),
+    AbstainingResponse(detection_error=0.3),
+    RandomisedResponse(epsilon=1.0),
+    MemoisedResponse(flip=0.2),
+    GaussianTargets(mu=0.8),
+    GaussianTargets(mu=0.8, remembered=False),
+    RecordGaussian(mu=0.8, per="run"),
+]
+
+
+def names(defense: Any) -> str:
+    return str(defense.name)
+
+
+@pytest.mark.parametrize("defense", OF_THE_RUN, ids=names)
 def test_early_stopping_voids_what_is_promised_of_a_run(defense: Any) -> None:
-    covered, stopped = (small_trainer(("lab",), defenses=[defense], **more).active for more in ({}, STOPPING))
+    covered, stopped = (
+        linear_trainer(defenses=[copy.deepcopy(defense)], audit=False, **more).active for more in ({}, STOPPING)
+    )
+    for party in (covered, stopped):
+        party.plan_run(epochs=3)
 
     for said in (promises_of, lambda party, epochs: promised_in_short([party], epochs=epochs)):
         assert all("all messages of the run together" in line for line in said(covered, 3))
@@ -43,6 +69,50 @@ def test_early_stopping_voids_what_is_promised_of_a_run(defense: Any) -> None:
     (words,) = claims_in_words([stopped])
     assert words.startswith(f"{defense.name}: {VOID}.")
     assert VOID not in claims_in_words([covered])[0]
+
+
+def numbers_of(defense: Any) -> set[float]:
+    """Every number that is claimed of the labels over the run, and what follows from it in closed form."""
+    found: set[float] = set()
+    for claim in promises_of_labels(claims_of(defense)):
+        match claim:
+            case PureDP():
+                found |= {claim.epsilon, claim.success_bound}
+            case GaussianDP():
+                found |= {claim.mu, claim.detection_error}
+            case DetectionError():
+                found |= {claim.bound, 1.0 - claim.bound}
+    return {round(number, 6) for number in found}
+
+
+@pytest.mark.parametrize("defense", OF_THE_RUN, ids=names)
+def test_no_figure_of_a_guarantee_that_is_void_is_logged(tmp_path: Path, defense: Any) -> None:
+    logged: list[set[float]] = []
+    for case, more in ({"kept": {}, "void": STOPPING}).items():
+        own = copy.deepcopy(defense)
+        trainer = linear_trainer(defenses=[own], audit=False, log_dir=tmp_path / case, log_every=1, **more)
+        trainer.fit(2)  # of one epoch, a message and the run have the same μ
+        lines = map(json.loads, (tmp_path / case / "metrics.jsonl").read_text().splitlines())
+        of_lines = {value for line in lines for tag, value in line.items() if tag.startswith("defense/")}
+        measured = {*trainer.active.measurements.values(), *trainer.measurements.values()}
+        logged.append({round(value, 6) for value in of_lines | measured if isinstance(value, float)})
+
+    kept, void = (numbers & numbers_of(own) for numbers in logged)
+    assert kept
+    assert not void
+
+
+@pytest.mark.parametrize(("own_part", "more"), [("exact", {}), ("sent", STOPPING)])
+def test_no_total_of_releases_is_logged_where_they_come_to_no_guarantee(
+    own_part: OwnPart, more: dict[str, Any]
+) -> None:
+    def logged(exchange: Split, **settings: Any) -> set[str]:
+        trainer = linear_trainer(exchange=exchange, defenses=[LaplaceResidue(epsilon=1.0)], audit=False, **settings)
+        trainer.fit(1)
+        return {tag.rpartition("/")[2] for tag in trainer.active.measurements}
+
+    assert logged(Split(own_part="sent")) >= {"epsilon_spent", "label_success_bound", "power"}
+    assert logged(Split(own_part=own_part), **more) == {"power", "noise_to_signal"}
 
 
 def test_what_is_promised_of_one_message_stays() -> None:

@@ -150,6 +150,11 @@ def test_noise_is_what_the_package_calculates(
     printed = plan_of(config_of(epsilon, rate, radius, intercept=intercept, calibration="published"), bundled.active)
     assert isinstance(printed, HdpPlan)
     assert noise_of(given, epsilon, "published").passive == pytest.approx(printed.passive.sigma, rel=1e-6)
+    as_printed = plan_of(
+        config_of(epsilon, rate, radius, intercept=intercept, calibration="as-printed"), bundled.active
+    )
+    assert isinstance(as_printed, HdpPlan)
+    assert noise_of(given, epsilon, "published").active == pytest.approx(as_printed.active.sigma, rel=1e-6)
     # The package takes the β_y of labels −1 and +1 there, too.
     assert noise.published_sensitivity(given, "active", beta_y=0.5) == pytest.approx(printed.active.sensitivity)
     assert printed.passive.delta == pytest.approx(max(0.01, true_delta(epsilon)), rel=1e-4)

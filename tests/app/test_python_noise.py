@@ -1,0 +1,245 @@
+"""Noise for a trainer in Python is that of an experiment's file with the same settings, and so is the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from splitvfl.app.experiment import Experiment, Workbench
+from splitvfl.app.noise_plans import plan_of
+from splitvfl.app.records import load_data
+from splitvfl.config.sections import ExperimentConfig, parse_config
+from splitvfl.data import VerticalData
+from splitvfl.defenses import AsymmetricResponse, GaussianIR, Rounding
+from splitvfl.errors import ConfigError
+from splitvfl.exchange.base import Exchange
+from splitvfl.exchange.noise import HdpNoiseSettings, NoiseSettings, SumNoiseSettings
+from splitvfl.exchange.residue import Residue
+from splitvfl.exchange.split import Split
+from splitvfl.exchange.taylor import Taylor
+from splitvfl.learning.optimizers import ProximalSGD, fused_adam, sgd
+from splitvfl.learning.schedule import EarlyStopping
+from splitvfl.learning.tasks import Binary, Regression, Task
+from splitvfl.models import MLP, Linear, LinearTop, logistic_loss
+from splitvfl.models.glm_losses import LeastSquaresLoss
+from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.run.trainer import Trainer
+from tests.exchange.logistic import SHORT
+from tests.run.parties import SHORT_KEYS
+
+TEXT = """
+data: {name: breast-cancer}
+parties:
+  clinic: {role: active, columns: ["mean *"]}
+  lab: {role: passive, columns: ["* error"]}
+  far: {role: passive, columns: ["worst *"]}
+model: {name: logistic-regression, init: zero, row_norm: 0.5}
+exchange: {name: split, noise: {epsilon: 1.0, delta: 0.001}}
+train: {epochs: 2, batch_size: 128, optimizer: {name: sgd, lr: 0.1}, noise_seed_for_experiments: 5, seed: 3}
+audit: false
+"""
+SGD = partial(sgd, lr=0.1)
+
+
+def config_of(*changes: str) -> ExperimentConfig:
+    return parse_config(TEXT, source="hdp.yaml", overrides=changes)
+
+
+@pytest.fixture(scope="module")
+def data() -> VerticalData:
+    return load_data(config_of())
+
+
+def in_python(
+    data: VerticalData,
+    exchange: Exchange,
+    *,
+    norm: float | None = 0.5,
+    optimizer: Any = SGD,
+    task: Task | None = None,
+    intercept: bool = True,
+    bottom: Callable[[int], nn.Module] = lambda width: Linear(width, init="zero"),
+    **settings: Any,
+) -> Trainer:
+    """A trainer of the file above, from objects."""
+    own = data.active.with_row_norm(norm)
+    top = LinearTop(len(data.passives), 1, active_inputs=own.width, init="zero", intercept=intercept)
+    active = ActiveParty(own, top, task=task or Binary(), optimizer=optimizer)
+    passives = {
+        name: PassiveParty(party.with_row_norm(norm), bottom(party.width), optimizer=optimizer)
+        for name, party in data.passives.items()
+    }
+    usual = {"epochs": 2, "batch_size": 128, "seed": 3, "noise_seed_for_experiments": 5, "audit": False}
+    return Trainer(active, passives, exchange=exchange, **{**usual, **settings})
+
+
+def sigmas(trainer: Trainer) -> list[tuple[str, float]]:
+    """Every standard deviation of noise that is attached, in its order."""
+    parties = (trainer.active, *trainer.passives.values())
+    chains = [item for party in parties for item in sorted(party.chains().items())]
+    return [(where, getattr(one, "sigma", 0.0)) for where, chain in chains for one in chain]
+
+
+def weights_of(trainer: Trainer) -> list[torch.Tensor]:
+    parties = (trainer.active, *trainer.passives.values())
+    return [weight.detach().clone() for party in parties for weight in party.module.parameters()]
+
+
+HDP = HdpNoiseSettings(epsilon=1.0, delta=0.001)
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "given"),
+    [
+        ([], {}, {}),
+        (
+            ["exchange.noise.calibration=published", "train.drop_last=true"],
+            {"calibration": "published"},
+            {"drop_last": True},
+        ),
+        (["exchange.noise.calibration=as-printed"], {"calibration": "as-printed"}, {}),
+        (["exchange.noise.radius=0.01", "model.intercept=false"], {"radius": 0.01}, {"intercept": False}),
+        (["defenses=[{name: rounding, decimals: 3}]"], {}, {"defenses": [Rounding(decimals=3)]}),
+        (
+            ["train.optimizer={name: sgd, lr: 0.3, weight_decay: 0.2}"],
+            {},
+            {"optimizer": partial(torch.optim.SGD, lr=0.3, weight_decay=0.2)},
+        ),
+        (
+            ["train.optimizer={name: proximal-sgd, lr: 0.3, l1: 0.01, l2: 0.2}"],
+            {},
+            {"optimizer": partial(ProximalSGD, lr=0.3, l1=0.01, l2=0.2)},
+        ),
+        (
+            ["exchange.noise.evaluation_share=0.2", "train.evaluate_every_epochs=2"],
+            {"evaluation_share": 0.2},
+            {"evaluate_every": 2},
+        ),
+    ],
+    ids=["tight", "published", "as-printed", "radius", "scores", "decay", "proximal", "evaluations"],
+)
+def test_hdp_noise_and_its_run_are_those_of_the_file(
+    changes: list[str], settings: dict[str, Any], given: dict[str, Any], data: VerticalData
+) -> None:
+    config = config_of(*changes)
+    experiment = Experiment(config, Workbench(data, {}))
+    by_file = experiment.trainer()
+    by_hand = in_python(data, Split(noise=HDP.model_copy(update=settings)), **given)
+
+    assert sigmas(by_hand) == sigmas(by_file)
+    assert len(sigmas(by_hand)) >= 4
+    assert list(by_hand.noise_notes) == experiment.noise_notes()
+    assert by_hand.fit(2) == by_file.fit(2)
+    for mine, theirs in zip(weights_of(by_hand), weights_of(by_file), strict=True):
+        assert torch.equal(mine, theirs)
+    assert by_hand.spent() == by_file.spent() != []
+    for party in (by_hand.active, *by_hand.passives.values()):
+        norm = torch.cat([weight.flatten() for weight in party.module.parameters()]).double().norm()
+        assert norm <= settings.get("radius", 1.0) + 1e-9
+
+
+def test_first_weights_are_taken_into_the_ball(data: VerticalData) -> None:
+    trainer = in_python(data, Split(noise=HDP), bottom=lambda width: Linear(width, init="normal"))
+    # Ten standard normal numbers are about 3 long.
+    for party in trainer.passives.values():
+        assert party.module.weight.detach().norm() == pytest.approx(1.0, abs=1e-6)
+
+
+def test_given_noise_has_a_budget_that_ends_the_run(data: VerticalData) -> None:
+    given = {"epsilon": 1.0, "active_sigma": 8.0, "passive_sigma": 8.0}
+    config = config_of(
+        "exchange.noise={epsilon: 1.0, delta: 0.001, active_sigma: 8.0, passive_sigma: 8.0}", "train.epochs=9"
+    )
+    by_file = Experiment(config, Workbench(data, {})).trainer()
+    by_hand = in_python(data, Split(noise=HDP.model_copy(update=given)), epochs=9)
+    for trainer in (by_file, by_hand):
+        trainer.fit(9)
+    assert by_hand.step == by_file.step < 9 * 4
+    assert by_hand.account is not None
+    assert by_hand.account.last_step == by_hand.step
+
+
+def test_noise_before_encryption_is_that_of_the_file(data: VerticalData) -> None:
+    changes = (
+        "exchange={name: taylor, noise: {epsilon: 0.5, delta: 0.1}}",
+        "train.optimizer.lr=0.01",
+        "train.epochs=1",
+        "train.batch_size=256",
+    )
+    with SHORT_KEYS():
+        by_file = Experiment(config_of(*changes), Workbench(data, {})).trainer()
+        exchange = Taylor(rows=256, encryption=SHORT, noise=NoiseSettings(epsilon=0.5, delta=0.1))
+        by_hand = in_python(
+            data,
+            exchange,
+            optimizer=partial(sgd, lr=0.01),
+            task=Binary(logistic_loss("taylor")),
+            epochs=1,
+            batch_size=256,
+        )
+        assert sigmas(by_hand) == sigmas(by_file) != []
+        assert by_hand.exchange.noise_is_planned
+        assert by_hand.exchange.encryption.largest_value == by_file.exchange.encryption.largest_value  # type: ignore[attr-defined]
+        assert not exchange.noise_is_planned  # it can be given to another trainer
+        assert by_hand.fit(1) == by_file.fit(1)
+    for mine, theirs in zip(weights_of(by_hand), weights_of(by_file), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_noise_on_sums_is_that_of_the_file(data: VerticalData) -> None:
+    config = config_of("exchange={name: residue, own_part: sent, sum_noise: {epsilon: 1.0, delta: 0.001}}")
+    plan = plan_of(config, data.active)
+    assert plan is not None
+    agreed = SumNoiseSettings(epsilon=1.0, delta=0.001)
+    by_hand = in_python(data, Residue(rows=128, own_part="sent", sum_noise=agreed))
+    assert by_hand.exchange.sum_noise is not None
+    assert {"noise on a sum": by_hand.exchange.sum_noise.sigma}.items() <= plan.terms().items()
+    assert list(by_hand.noise_notes) == plan.notes({})
+    assert by_hand.account is not None
+    # Given noise of which nothing is counted needs no number of epochs.
+    given = agreed.model_copy(update={"sigma": 5.0})
+    uncounted = in_python(data, Residue(rows=128, own_part="sent", sum_noise=given), epochs=None)
+    assert uncounted.account is None
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"epochs": None}, r"say how many they are, Trainer\(\.\.\., epochs=10\)"),
+        ({"norm": None}, r"nothing bounds those of clinic: make the party of data\.with_row_norm\(1\.0\)"),
+        ({"bottom": lambda width: MLP(width, [1])}, "LinearTop at the label party.*lab has MLP"),
+        ({"bottom": lambda width: Linear(width, bias=True)}, "lab has Linear"),
+        ({"optimizer": partial(sgd, lr=0.1, momentum=0.9)}, "take sgd without momentum"),
+        ({"optimizer": fused_adam}, "take sgd without momentum"),
+        ({"early_stopping": EarlyStopping(patience=1)}, r"train\.early_stopping: .*true labels"),
+        ({"autocast": torch.bfloat16}, r"train\.autocast"),
+        ({"defenses": [AsymmetricResponse(detection_error=0.4)]}, "asymmetric-response changes what crosses"),
+        ({"defenses": [GaussianIR(clip=1.0, sigma=1.0)]}, "gaussian-ir changes what crosses"),
+        ({"task": Binary(logistic_loss("taylor"))}, r"train\.loss: exchange\.noise is calculated for the logistic"),
+        ({"task": Regression(LeastSquaresLoss())}, "the least-squares loss has no bounds here"),
+        ({"shards": 2}, "exchange.noise: is calculated for batches of one size"),
+    ],
+)
+def test_what_the_noise_is_not_calculated_for_is_refused(given: dict[str, Any], text: str, data: VerticalData) -> None:
+    with pytest.raises(ConfigError, match=text):
+        in_python(data, Split(noise=HDP), **given)
+
+
+def test_parties_take_the_same_steps(data: VerticalData) -> None:
+    own = data.active.with_row_norm(0.5)
+    active = ActiveParty(own, LinearTop(1, active_inputs=own.width), optimizer=SGD)
+    other = data.passives["lab"].with_row_norm(0.5)
+    lab = PassiveParty(other, Linear(other.width), optimizer=partial(sgd, lr=0.2))
+    with pytest.raises(ConfigError, match="clinic and lab take others; give all one optimiser"):
+        Trainer(active, {"lab": lab}, exchange=Split(noise=HDP), epochs=2)
+
+
+def test_more_epochs_than_it_was_calculated_for_are_refused(data: VerticalData) -> None:
+    trainer = in_python(data, Split(noise=HDP))
+    with pytest.raises(ConfigError, match="calculated for 2 epochs, and 3 would spend more"):
+        trainer.fit(3)
