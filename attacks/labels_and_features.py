@@ -256,7 +256,8 @@ def _turned(axes: Tensor, before: Tensor | None) -> Tensor:
     if before is None:
         return axes
     left, _, right = torch.linalg.svd(axes.T @ before)
-    return axes @ (left @ right)
+    turned: Tensor = axes @ left @ right
+    return turned
 
 
 def _units(values: Floats) -> Floats:
