@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -179,7 +180,7 @@ class LabelsAndFeaturesAttack:
         self._moment = moment if self._moment is None else _DECAY * self._moment + moment
         self._axes = _turned(leading_directions(self._moment, self._sums.shape[1]), self._axes)
         along = (rows @ self._axes).numpy()
-        before = self._weight * np.exp(-len(along) / _RECENT)
+        before = self._weight * math.exp(-len(along) / _RECENT)
         self._weight = before + len(along)
         self._mean = (before * self._mean + along.sum(axis=0)) / self._weight
         own = places[came.numpy()]
