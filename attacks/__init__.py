@@ -19,6 +19,7 @@ from splitvfl.attacks.guesses import RandomGuessAttack, ZeroAttack
 from splitvfl.attacks.half import HalfAttack, HalfStarAttack, half, half_star
 from splitvfl.attacks.inverse_network import InverseNetworkAttack
 from splitvfl.attacks.known_defense import estimate_behind
+from splitvfl.attacks.labels_and_features import LabelsAndFeaturesAttack
 from splitvfl.attacks.least_squares import (
     ClampedLeastSquaresAttack,
     LeastSquaresAttack,
@@ -89,6 +90,7 @@ __all__ = [
     "HalfStarAttack",
     "InverseNetworkAttack",
     "LabelSumAttack",
+    "LabelsAndFeaturesAttack",
     "LeastSquaresAttack",
     "LossThresholdAttack",
     "MixtureAttack",

@@ -54,6 +54,10 @@ Optional class attributes refine a hook:
 ``cumulative`` (attacks on labels, at every step)
     ``True`` where a score is of all that the attack has received of the record so far, on a scale that stays: the judge
     then keeps each record's last score in place of a sum. Such an attack needs record ids. Default: ``False``.
+``revised`` (attacks on labels, cumulative)
+    A method that returns ids ``(m,)`` and the scores, ``(m,)`` or ``(m, k)``, that it gives these records by all that
+    has come: the judge asks for them where figures of the run are read, and they take the place of each record's last
+    score; NaN where a record is not scored. For attacks whose scores of all records change with every message.
 ``note`` (attacks)
     One sentence to be read beside its figures when the run is over, as a property: that a fit failed, and what was done
     instead. Default: empty.
@@ -1400,6 +1404,52 @@ def call_attack(attack: Attack, view: View) -> Tensor:
     if not all_finite(scores) and torch.isinf(scores).any():
         raise HookError(f"attack {name} returned an infinite value at step {view.step}")
     return scores
+
+
+def revises(attack: object) -> bool:
+    """Return whether an attack gives all records new scores when figures of the run are read.
+
+    Raises:
+        HookError: If it does, and its scores are not of all that came of a record.
+    """
+    if getattr(attack, "revised", None) is None:
+        return False
+    if not is_cumulative(attack):
+        raise HookError(f"{hook_name(attack)}: revised() is for attacks with cumulative = True, and this one has not")
+    return True
+
+
+def call_revised(attack: Any, classes: int | None) -> tuple[Tensor, Tensor]:
+    """Ask an attack what it makes of each record by all that has come, and check what it returned.
+
+    Args:
+        attack: One that :func:`revises` its scores.
+        classes: Number of classes of the labels; ``None`` for numbers.
+
+    Returns:
+        Ids ``(m,)``, and scores ``(m,)`` or, of k classes, ``(m, k)``; NaN where a record is not scored.
+
+    Raises:
+        HookError: If it raised, or returned anything else. The message names the attack.
+    """
+    where = f"revised() of attack {hook_name(attack)}"
+    with torch.no_grad(), blaming(attack, where):
+        found = attack.revised()
+    if not isinstance(found, tuple) or len(found) != 2 or not all(isinstance(part, Tensor) for part in found):
+        raise HookError(f"{where}: expected a pair of tensors, ids and scores, got {type(found).__name__}")
+    ids, scores = found
+    if unfit := _no_real_numbers(scores):
+        raise HookError(f"{where}: {unfit}")
+    shapes = [(ids.numel(),)] if classes in (2, None) else [(ids.numel(),), (ids.numel(), classes)]
+    if ids.dim() != 1 or ids.dtype != torch.int64 or tuple(scores.shape) not in shapes:
+        wanted = " or ".join(f"scores {shape}" for shape in shapes)
+        raise HookError(
+            f"{where}: expected ids (m,), int64, and {wanted}, got {ids.dtype} {tuple(ids.shape)} and "
+            f"{tuple(scores.shape)}"
+        )
+    if torch.isinf(scores).any():
+        raise HookError(f"{where}: a score is infinite; expected finite numbers, and NaN where there is none")
+    return ids, scores
 
 
 def _not_dense(found: Tensor) -> str:

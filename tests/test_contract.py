@@ -82,6 +82,7 @@ ATTACKS = {
     "readout": AttackRow(attacks.ReadoutAttack),
     "combined": AttackRow(attacks.CombinedAttack),
     "component": AttackRow(attacks.ComponentAttack),
+    "labels-and-features": AttackRow(attacks.LabelsAndFeaturesAttack),
     "component-of-activation": AttackRow(lambda: attacks.ComponentAttack(of="activation")),
     "mixture": AttackRow(attacks.MixtureAttack),
     "residual": AttackRow(attacks.ResidualAttack),

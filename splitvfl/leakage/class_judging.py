@@ -27,7 +27,7 @@ from splitvfl.leakage.keeping import Keeper, apart, judged_rows
 from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.record_sums import RecordSums
 from splitvfl.leakage.series import StepValues
-from splitvfl.learning.records import Slots
+from splitvfl.learning.records import Ids, Slots
 from splitvfl.metrics import (
     chance_macro_auc,
     class_aucs,
@@ -112,6 +112,17 @@ class ClassKeeper(Keeper):
         if own is not None:
             self._sum(own, _to_add(values, scored, as_is=self._as_is, raw=self._raw), classes, kept, canary)
         return auc
+
+    def revise(self, ids: Ids, scores: Floats) -> None:
+        """Put scores of all that has come in place of records' last ones: ``(n,)`` or ``(n, k)``.
+
+        Raises:
+            ArgumentError: If the form of the scores has changed.
+        """
+        rows = scores.reshape(len(ids), -1) if len(ids) else scores.reshape(0, self._columns)
+        if len(ids):
+            self._check_form(rows.shape[1])
+        super().revise(ids, rows)
 
     def _check_form(self, columns: int) -> None:
         if self._columns not in (0, columns):

@@ -24,6 +24,7 @@ from splitvfl.hooks import (
     Attack,
     View,
     call_attack,
+    call_revised,
     hook_name,
     is_clustering,
     is_cumulative,
@@ -32,6 +33,7 @@ from splitvfl.hooks import (
     needs_of,
     reads_messages,
     refusal_of,
+    revises,
     target_of,
 )
 from splitvfl.leakage.canaries import Canaries, CanaryLeak
@@ -410,6 +412,7 @@ class Leak(Handle):
         self.signs = SignKeeper(last=last) if signed else None
         self.members = MemberKeeper(last=last) if signed else None
         self.seconds = 0.0
+        self._classes, self._revises, self._stale = classes, revises(attack), True
         # An attack that draws numbers must not change the dropout of what it watches.
         self._random = PartyRandom(0)
 
@@ -456,6 +459,7 @@ class Leak(Handle):
             scores = call_attack(self.attack, view)
         labels, honest = self._without_known(view.ids, labels), self._without_known(view.ids, honest)
         ids = view.ids if ids_known else None
+        self._stale = True
         try:
             if self.signs is not None:
                 self.signs.add(ids, scores, honest, zeros=zeros)
@@ -466,6 +470,21 @@ class Leak(Handle):
             raise HookError(f"attack {self.name} cannot be judged at step {view.step}: {error}") from error
         finally:
             self.seconds += time.perf_counter() - started
+
+    def revise(self) -> None:
+        """Ask an attack that gives all records new scores for these, if anything came since; of others do nothing.
+
+        Raises:
+            HookError: If the attack breaks its contract.
+        """
+        if not self._revises or not self._stale:
+            return
+        started = time.perf_counter()
+        with self._random:
+            ids, scores = call_revised(self.attack, self._classes)
+        self.keeper.revise(ids.cpu().numpy(), scores.detach().cpu().double().numpy())
+        self._stale = False
+        self.seconds += time.perf_counter() - started
 
     def _without_known(self, ids: Tensor, labels: Tensor) -> Tensor:
         """Return the labels to judge by, NaN for the records that were granted: what an attack was told is no leak."""
@@ -495,16 +514,19 @@ class Leak(Handle):
     @property
     def accumulated_auc(self) -> float:
         """Leak AUC of the scores added up per record, of records that were scored, in the attack's orientation."""
+        self.revise()
         return self.keeper.accumulated_auc
 
     @property
     def canaries(self) -> CanaryLeak | None:
         """What it read of the canaries' labels, in the attack's orientation; ``None`` where there are none."""
+        self.revise()
         return self.keeper.canary_leak()
 
     @property
     def summary(self) -> LeakSummary:
         """All figures so far."""
+        self.revise()
         summary = replace(self.keeper.summary(), by_messages=reads_messages(self.attack))
         if self.signs is None:
             return summary
@@ -529,6 +551,7 @@ class Leak(Handle):
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
+        self._stale = True
         self._knowledge.load_state_dict(state["known"])
         for name, part in self._parts().items():
             if name in state or name not in ("attack", "members"):  # which may have had no state then

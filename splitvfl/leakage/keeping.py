@@ -85,6 +85,17 @@ class Keeper(Stateful, ABC):
         if self._canaries is not None:
             self._canaries.add(ids[canary], added[canary], labels[canary])
 
+    def revise(self, ids: Ids, scores: Floats) -> None:
+        """Put scores of all that has come in place of records' last ones, canaries' too.
+
+        Args:
+            ids: ``(n,)``, each once; of those that were never judged nothing is kept.
+            scores: ``(n,)``, or ``(n, m)``; NaN where a record is not scored.
+        """
+        for sums in (self._records, self._canaries):
+            if sums is not None:
+                sums.replace(ids, scores)
+
     @property
     def aucs(self) -> tuple[float, ...]:
         """Leak AUC of each step that had one, in order and in the attack's own orientation.

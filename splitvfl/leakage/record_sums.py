@@ -53,6 +53,22 @@ class RecordSums(ABC):
         if self._pending_numbers >= _MOST_PENDING or len(self._pending) >= _MOST_PENDING_STEPS:
             self._settle()
 
+    def replace(self, ids: Ids, scores: Floats) -> None:
+        """Put scores in place of those of records that were met; of others nothing is kept.
+
+        Args:
+            ids: ``(n,)``, each once.
+            scores: ``(n,)``, or ``(n, m)``; NaN where a record is left out.
+        """
+        self._settle()
+        slots = self._records.find(ids)
+        known = slots >= 0
+        known[known] = self._met()[slots[known]]
+        slots, scores = slots[known], scores[known]
+        scored = ~(np.isnan(scores) if scores.ndim == 1 else np.isnan(scores).any(axis=1))
+        self._totals(scores)[slots[scored]] = scores[scored]
+        self._records["count"][slots] = scored
+
     def _settle(self) -> None:
         """Add what is pending to the records; many steps at once cost far less than one by one."""
         if not self._pending:

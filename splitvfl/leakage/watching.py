@@ -120,7 +120,8 @@ class Watch:
         """
         values: dict[str, float] = {}
         for party in self.leaks:
-            for name, keeper in self.keepers(party).items():
+            judges = self.keepers(party) if epoch_ends else self._as_they_are(party)
+            for name, keeper in judges.items():
                 summed = epoch_ends or keeper.records <= _CHEAP_RECORDS
                 values[f"leak_auc/{party}/{name}"] = keeper.recent_auc
                 if summed:
@@ -171,7 +172,15 @@ class Watch:
         return found
 
     def keepers(self, party: str) -> dict[str, Keeper]:
-        """Return the judges of every attack on one passive party's messages, and of the auditor's, by name."""
+        """Return the judges of every attack on one passive party's messages, and of the auditor's, by name.
+
+        An attack that gives all records new scores is asked for them, if anything came since.
+        """
+        for leak in self.leaks[party].values():
+            leak.revise()
+        return self._as_they_are(party)
+
+    def _as_they_are(self, party: str) -> dict[str, Keeper]:
         found: dict[str, Keeper] = {name: leak.keeper for name, leak in self.leaks[party].items()}
         return found | self._auditors(party)
 

@@ -117,6 +117,20 @@ def test_what_nothing_reads_is_what_is_said_of_chance(form: str) -> None:
         assert np.mean(top) > 1 / K + 0.02  # which is why it has to be said
 
 
+def test_revised_scores_of_classes_take_the_place_of_those_before() -> None:
+    labels = random_labels(200)
+    revised, direct = ClassKeeper(K, cumulative=True), ClassKeeper(K, cumulative=True)
+    scores = noisy(labels, 1.5)
+    revised.add(torch.arange(200), torch.zeros(200, K), labels)
+    direct.add(torch.arange(200), scores, labels)
+    order = np.random.default_rng(0).permutation(200)
+    revised.revise(order, scores.double().numpy()[order])
+    assert revised.summary().accumulated_auc == direct.summary().accumulated_auc > 0.6
+    assert revised.summary().accumulated_top1 == direct.summary().accumulated_top1
+    with pytest.raises(ArgumentError, match=f"expected scores with {K} columns as before, got 1"):
+        revised.revise(order, np.zeros(200))
+
+
 def test_clusters_get_the_names_that_read_best() -> None:
     labels = random_labels(200)
     scores = noisy(labels, 1.5)[:, [2, 0, 3, 1]]

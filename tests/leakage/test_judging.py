@@ -22,6 +22,7 @@ from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import Attack, View, needs_of
 from splitvfl.leakage import judging, record_sums
+from splitvfl.leakage.canaries import Canaries
 from splitvfl.leakage.judging import Handle, Leak, ScoreKeeper
 from splitvfl.leakage.leak_summary import LeakSummary, nanmax
 from splitvfl.leakage.watching import Watch
@@ -694,6 +695,107 @@ def test_a_cumulative_attack_needs_ids_and_says_yes_or_no() -> None:
     odd.cumulative = "yes"  # type: ignore[attr-defined]
     with pytest.raises(HookError, match="cumulative must be true or false, got 'yes'"):
         Leak(odd)
+
+
+class Revising:
+    """Scores that are known when they are asked for, and not before."""
+
+    name: ClassVar[str] = "revising"
+    needs: ClassVar[frozenset[str]] = frozenset({"gradient"})
+    cumulative: ClassVar[bool] = True
+    tasks: ClassVar[frozenset[str]] = frozenset({"binary", "multiclass", "regression"})
+
+    def __init__(self, scores: Callable[[Tensor], Tensor]) -> None:
+        self.came = torch.zeros(0, dtype=torch.int64)
+        self.asked = 0
+        self._scores = scores
+
+    def __call__(self, view: View, /) -> Tensor:
+        self.came = torch.unique(torch.cat([self.came, view.ids]))
+        return torch.zeros(len(view.ids))
+
+    def revised(self) -> tuple[Tensor, Tensor]:
+        self.asked += 1
+        return self.came, self._scores(self.came)
+
+
+@pytest.mark.parametrize("ids", IDS.values(), ids=IDS.keys())
+def test_revised_scores_of_all_records_count_and_those_of_canaries_apart(ids: Tensor) -> None:
+    """The AUCs are those of the scores of all judged records, whatever a record got when it came."""
+    ids = torch.unique(torch.cat([ids, ids + 2**40]))  # in order
+    count, random = len(ids), torch.Generator().manual_seed(1)
+    labels = (torch.rand(count, generator=random) < 0.4).float()
+    found = torch.randn(count, generator=random, dtype=torch.float64) + labels
+    found[3] = math.nan
+    left_out = torch.zeros(count, dtype=torch.bool)
+    left_out[[5, 6]] = True
+    canary = torch.zeros(count, dtype=torch.bool)
+    canary[40:65] = True
+    leak = Leak(Revising(lambda came: found[torch.searchsorted(ids, came)]), canaries=Canaries(ids[canary]))
+    for rows in torch.randperm(count, generator=random).split(16):
+        told = labels[rows].double().masked_fill(left_out[rows], math.nan)  # a dummy has no label to be judged by
+        leak.see(view_of(ids[rows], torch.ones(len(rows), 1)), told)
+
+    summary, canaries = leak.summary, leak.canaries
+    plain = ~canary & ~left_out
+    scored = plain & ~found.isnan()
+    assert summary.accumulated_auc == pytest.approx(roc_auc_score(labels[scored], found[scored]))
+    assert canaries is not None
+    assert canaries.auc == pytest.approx(roc_auc_score(labels[canary], found[canary]))
+    # One record of those judged was left out, and is in the middle.
+    assert summary.scored_accumulated == pytest.approx(float(scored.sum() / plain.sum()))
+
+
+def test_revised_scores_are_asked_for_once_for_all_that_has_come() -> None:
+    attack = Revising(lambda came: came.double())
+    watch = Watch(["lab"])
+    watch.add("lab", Leak(attack))
+    watch.leaks["lab"]["revising"].see(view_of(torch.arange(6), torch.ones(6, 1)), torch.tensor([0, 0, 0, 1, 1, 1]))
+    watch.scalars(epoch_ends=False)
+    assert attack.asked == 0  # a step waits for no fit
+    values = watch.scalars(epoch_ends=True)
+    assert values["leak_auc_accumulated/lab/revising"] == 1.0
+    assert watch.worst == (1.0, "revising")
+    assert watch.keepers("lab")["revising"].accumulated_auc == 1.0
+    assert attack.asked == 1
+    watch.leaks["lab"]["revising"].see(view_of(torch.tensor([9]), torch.ones(1, 1)), torch.tensor([0]))
+    # The newest negative scores highest: six of nine, of three by four pairs nine are won.
+    assert watch.keepers("lab")["revising"].accumulated_auc == pytest.approx(9 / 12)
+    assert attack.asked == 2
+
+
+def test_revised_scores_come_back_after_a_checkpoint(tmp_path: Path) -> None:
+    straight, resumed = (Leak(Revising(lambda came: came.double())) for _ in range(2))
+    straight.see(view_of(torch.arange(6), torch.ones(6, 1)), torch.tensor([0, 0, 0, 1, 1, 1]))
+    resumed.load_state_dict(through_a_file(straight.state_dict(), tmp_path))
+    resumed.attack.came = straight.attack.came  # type: ignore[attr-defined]
+    assert straight.accumulated_auc == resumed.accumulated_auc == 1.0
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (torch.zeros(3), "expected a pair of tensors, ids and scores, got Tensor"),
+        ((torch.arange(3), torch.zeros(2)), r"expected ids \(m,\), int64, and scores \(3,\), got torch.int64 \(3,\)"),
+        ((torch.zeros(3), torch.zeros(3)), "got torch.float32"),
+        ((torch.arange(3), torch.tensor([0.0, math.inf, 1.0])), "a score is infinite"),
+        ((torch.arange(3), torch.zeros(3, dtype=torch.complex64)), "expected real numbers"),
+    ],
+)
+def test_what_is_no_revised_scores_is_refused_by_the_attacks_name(returned: object, message: str) -> None:
+    attack = Revising(lambda came: came.double())
+    attack.revised = lambda: returned  # type: ignore[assignment, method-assign, return-value]
+    leak = Leak(attack)
+    leak.see(view_of(torch.arange(3), torch.ones(3, 1)), torch.tensor([0, 1, 1]))
+    with pytest.raises(HookError, match=rf"revised\(\) of attack revising: .*{message}"):
+        _ = leak.summary
+
+
+def test_only_cumulative_attacks_revise_scores() -> None:
+    attack = Revising(lambda came: came.double())
+    attack.cumulative = False  # type: ignore[misc]
+    with pytest.raises(HookError, match=r"revising: revised\(\) is for attacks with cumulative = True"):
+        Leak(attack)
 
 
 def test_what_an_attack_without_messages_finds_is_never_the_worst_leak() -> None:
