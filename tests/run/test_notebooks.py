@@ -47,7 +47,7 @@ def test_everything_is_a_line(data: VerticalData, trained: tuple[Trainer, Result
         repr(data["lab"]): r"PartyData\('lab': 20 columns, 440 training and 129 test records\)",
         repr(data.active.train): r"Records\(440 records of 10 numbers and 0 codes, with labels\)",
         repr(data["lab"].test.columns): r"Columns\(129 records of 20 numbers and 0 codes\)",
-        repr(trainer): r"<Trainer of active and lab: step 16, test auc \d\.\d+, test loss \d\.\d+, worst leak 1\.00 \(",
+        repr(trainer): r"<Trainer of active and lab: step 14, test auc \d\.\d+, test loss \d\.\d+, worst leak 1\.00 \(",
         repr(trainer.active): r"<ActiveParty active: LinearTop of 11 weights, PartyData\('active': 10 columns",
         repr(trainer.passives["lab"]): r"<PassiveParty lab: Linear of 20 weights, PartyData\('lab'",
         repr(trainer.leaks["lab"]["norm"]): r"<Leak of norm: AUC 0\.\d+ a step, 0\.\d+ accumulated, worst 0\.\d+>",

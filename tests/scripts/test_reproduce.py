@@ -242,8 +242,8 @@ def test_parties_share_the_columns_and_only_one_has_labels() -> None:
     torch.testing.assert_close(data.active.train.columns.numeric, data[PASSIVE].train.columns.numeric)
     assert data.active.train.labels is not None
     assert data[PASSIVE].train.labels is None
-    # A tenth of 569 records.
-    assert data.active.test.count == 57
+    # Each of 569 records is tested with a probability of a tenth.
+    assert (data.active.train.count, data.active.test.count) == (493, 76)
     assert not torch.equal(data.active.test.ids, data_of(SMALL, seed=1).active.test.ids)
 
 
@@ -431,8 +431,9 @@ def test_the_quick_run_writes_results_page_and_figures(quick: Path) -> None:
     assert "{settings}" not in page
     assert "{sections}" not in page
     assert str(quick) not in page
-    # A tenth of 569 records is tested on; 37 % are malignant.
-    assert "| a small set | 512 | 37.3 % | 128 | 2 | 8 | 2 |" in page
+    labels = data_of(SMALL, seed=0).active.train.labels
+    assert labels is not None
+    assert f"| a small set | 493 | {100 * labels.mean().item():.1f} % | 128 | 2 | 8 | 2 |" in page
     assert (quick / "docs" / "label-leakage.md").read_text() == page
 
 
@@ -477,7 +478,8 @@ def test_generated_clicks_are_written_once(tmp_path: Path, monkeypatch: pytest.M
     study.problems(settings)
 
     assert Path(problem.arguments["path"]).stat().st_mtime_ns == written
-    assert data_of(problem, seed=0).active.train.count == 1800
+    data = data_of(problem, seed=0)
+    assert data.active.train.count + data.active.test.count == 2000
 
 
 @pytest.mark.parametrize(
