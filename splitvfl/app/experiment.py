@@ -215,6 +215,7 @@ class Experiment:
             autocast=narrow_dtype(train.autocast),
             wire=narrow_dtype(config.exchange.wire),
             exchange=assembly.exchange,
+            malicious=assembly.malicious(),
             scores_by=config.prediction.scores_by,
             direction_by=self._direction_by,
         )
@@ -295,6 +296,14 @@ class Experiment:
         found = solvable_columns(self._config, self._assembly, trainer.batches, widths, own_features=own)
         return said_of_columns(found)
 
+    def said_of_malicious(self) -> list[str]:
+        """Return who deviates, in sentences."""
+        return [
+            f"{name} deviates from exchange {self._config.exchange.name} ({deviation}): where it cannot read a whole "
+            "batch its own weights stay as they are, and the model is not that of an honest run."
+            for name, deviation in self._config.malicious.items()
+        ]
+
     def told_before(
         self, trainer: Trainer, observed: LabelHorizon | None, agreed: LabelHorizon | None
     ) -> Iterator[str]:
@@ -306,6 +315,7 @@ class Experiment:
         yield from self.noise_notes()
         yield from before(observed, agreed)
         yield from self.said_of_columns(trainer)
+        yield from self.said_of_malicious()
         yield from said_before(trainer.exchange, trainer.active, epochs=self._config.train.epochs)
 
     @property
@@ -397,7 +407,7 @@ class Experiment:
             notes=outcome(trainer, horizon),
             partners=trainer.passives.values(),
         )
-        return replace(found, membership=trainer.membership)
+        return replace(found, membership=trainer.membership, packing=trainer.packing)
 
 
 def _differing(before: Any, now: Any, key: str = "") -> list[str]:

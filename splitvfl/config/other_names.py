@@ -41,9 +41,9 @@ POINTERS = (
         "(docs/logistic-regression.md, Noise under encryption)",
     ),
     Pointer(
-        ("packing", "active packing"),
-        "it is an engine of one party, and set in Python: splitvfl.attacks.PackingEngine  "
-        "(docs/logistic-regression.md, Requests for other sums)",
+        ("PackingEngine", "malicious", "malicious party"),
+        "name the party that deviates: `malicious: {a: packing}`, under an encrypted exchange; in Python it is an "
+        "engine, splitvfl.attacks.PackingEngine  (docs/logistic-regression.md, Requests for other sums)",
     ),
     Pointer(
         ("FSHA", "feature-space hijacking", "hijacking"),

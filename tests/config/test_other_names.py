@@ -33,6 +33,7 @@ PAPERS: list[tuple[PluginKind, str, str]] = [
     ("attacks", "single-feature", "black-box-feature"),
     ("attacks", "single-feature", "single-column"),
     ("attacks", "theorem 3.5", "single-column"),
+    ("attacks", "active packing", "packing"),
     ("attacks", "component-of-activation", "component"),
     ("defenses", "dp-ir", "gaussian-ir"),
     ("defenses", "Marvell", "sumkl"),
@@ -46,7 +47,7 @@ PAPERS: list[tuple[PluginKind, str, str]] = [
 COVERED: list[tuple[PluginKind, str, str]] = [
     ("defenses", "hdp-vfl", "exchange: {name: split, noise:"),
     ("defenses", "dp-paillier", "exchange: {name: taylor, noise:"),
-    ("attacks", "packing", "splitvfl.attacks.PackingEngine"),
+    ("attacks", "PackingEngine", "malicious: {a: packing}"),
     ("attacks", "FSHA", "docs/threat-model.md"),
     ("defenses", "NoPeek", "splitvfl list penalties distance-correlation"),
     ("defenses", "MID", "splitvfl list penalties mutual-information-bottleneck"),
