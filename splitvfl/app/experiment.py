@@ -267,17 +267,16 @@ class Experiment:
             trainer: The run.
             observed: As of :meth:`horizons`.
         """
-        active = trainer.active
         solving = Solving(
             self._config,
             self._assembly,
             trainer.batches,
             task=self._bench.data.task,
-            own_columns=active.data.width,
+            own_columns=trainer.active.data.width,
             observed=observed,
         )
         found = solving.of(independent_columns(trainer)) if solving.applies else []
-        return found, solving.said(found, active)
+        return found, solving.said(found)
 
     def noise_notes(self) -> list[str]:
         """Return what is to be said of calculated noise, once there are parties."""
