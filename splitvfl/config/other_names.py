@@ -55,11 +55,6 @@ POINTERS = (
         "it is a command: `splitvfl align`  (docs/alignment.md)",
     ),
     Pointer(
-        ("MNIST",),
-        "write its pixels and digits as columns of a CSV or Parquet file of your own: `data: {name: table, path: "
-        "mnist.parquet, label: digit, task: multiclass}`; digits has smaller images",
-    ),
-    Pointer(
         ("private top",),
         "it is a setting of the model: `model: {name: mlp, private_top: true}`  (splitvfl list models mlp)",
     ),

@@ -239,7 +239,7 @@ class DataConfig(Settings):
         unlabelled: What becomes of records without a label. ``error`` refuses them; ``drop`` leaves them out and says
             how many, for outcomes that are not known yet. They are left out before records are joined, never after an
             alignment: there the partner would see which they are.
-        digit: Of the set ``digits``: which digit is the positive class; ``null`` asks for all ten.
+        digit: Of the sets ``digits`` and ``mnist``: which digit is the positive class; ``null`` asks for all ten.
         drop: Columns to leave out, as names and patterns.
         id_column: Column that names the records; without one they are numbered.
         aligned: The folder that ``splitvfl align`` wrote: its records, in its order.

@@ -111,7 +111,7 @@ def test_what_pointers_name_is_there(checkout: Path) -> None:
         parse_config(f"{PARTIES}{others}{example}\n", source="pointer")
     assert len(pages) >= 4
     assert len(places) == 1
-    assert len(examples) == 4
+    assert len(examples) == 3
 
 
 def test_files_and_python_say_it_too() -> None:
