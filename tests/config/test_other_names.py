@@ -123,7 +123,7 @@ def test_files_and_python_say_it_too() -> None:
     ]:
         with pytest.raises(ConfigError, match=re.escape(told)):
             parse_config(f"{text}{hooks}\n", source="experiment.yaml")
-    for name, told in [("mnist", "label: digit, task: multiclass"), ("Credit Default", "did you mean credit-default?")]:
+    for name, told in [("MNIST", "did you mean mnist?"), ("Credit Default", "did you mean credit-default?")]:
         with pytest.raises(ConfigError, match=rf"no such data set '{name}'; .*{re.escape(told)}"):
             parse_config(f"data: {name}\n{PARTIES}", source="experiment.yaml")
     with pytest.raises(ConfigError, match=r"did you mean gaussian-ir\?"):
