@@ -13,12 +13,13 @@ from splitvfl.hooks import View
 class PackingAttack:
     """Score every record by minus the residue that a deviating party has unpacked; 0 where it has unpacked none.
 
-    A party that is asked for sums under encryption packs single values into its request
-    (:class:`~splitvfl.attacks.PackingEngine`). Name it in the experiment: the run then attacks in its seat and judges
-    what it reads. The run also says what whole plaintexts would have told, as the published protocol returns them. Here
-    only the bits of the agreed sums come back.
+    A party that has sums decrypted packs single values into its request (:class:`~splitvfl.attacks.PackingEngine`).
+    Name it in the experiment, ``malicious: {lab: packing}``, under an encrypted exchange: the run then attacks in its
+    seat by itself, and judges what it reads. It also says what whole plaintexts would have told, as the published
+    protocol returns them. Here only the bits of the agreed sums come back. Under ``attacks`` alone it has nothing
+    to read.
 
-    In a file: ``malicious: {lab: packing}``
+    In a file: ``attacks: [packing]``
 
     Also called: active packing, packing attack.
 

@@ -48,12 +48,12 @@ from splitvfl.models import Linear, LinearTop
 class AttackRow:
     """One attack; ``widths`` are those of the cut gradient that it takes.
 
-    ``knows_logits``: it knows the model's logits, which a cut by itself does not show, and so the size of a residue.
+    ``beyond_a_cut``: what it reads that a cut by itself does not show: logits, say, and so the size of a residue.
     """
 
     make: Callable[[], Any]
     widths: tuple[int, ...] = (1, 4)
-    knows_logits: bool = False
+    beyond_a_cut: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,7 @@ ATTACKS = {
     "calibrated-loss": AttackRow(attacks.CalibratedLossAttack),
     "generative-regression": AttackRow(lambda: attacks.GenerativeRegressionAttack(steps=20)),
     "score-inversion": AttackRow(attacks.ScoreInversionAttack),
+    "packing": AttackRow(attacks.PackingAttack, widths=(1,), beyond_a_cut="packed_values"),
     "single-column": AttackRow(attacks.SingleColumnAttack, widths=(1,)),
     "noise-subtraction": AttackRow(lambda: attacks.NoiseSubtractionAttack(scheme=1, power=0.5)),
     "procrustes": AttackRow(lambda: attacks.ProcrustesAttack(known_rows=24)),
@@ -120,7 +121,7 @@ ATTACKS = {
     "label-sum": AttackRow(lambda: attacks.LabelSumAttack(fallback=True), widths=(1,)),
     "sparse-residues": AttackRow(attacks.SparseResiduesAttack, widths=(1,)),
     "secret-batch-likelihood": AttackRow(
-        lambda: attacks.SecretBatchLikelihoodAttack(epsilon=1.0, share=0.3), widths=(1,), knows_logits=True
+        lambda: attacks.SecretBatchLikelihoodAttack(epsilon=1.0, share=0.3), widths=(1,), beyond_a_cut="logits"
     ),
     "stacked-epochs": AttackRow(attacks.StackedEpochsAttack, widths=(1,)),
     "additive-llr": AttackRow(lambda: attacks.AdditiveLLRAttack(epsilon=1.0), widths=(1,)),
@@ -214,6 +215,7 @@ def training_view(width: int, dtype: torch.dtype = torch.float32, *, seed: int =
         aggregated_gradient=columns.T @ cut,
         known_positives=ids_of(seed)[labels_of(seed) == 1][:4],
         known_negatives=ids_of(seed)[labels_of(seed) == 0][:4],
+        packed_values=-cut[:, 0],
     )
 
 
@@ -410,7 +412,7 @@ def test_an_attack_goes_on_from_its_saved_state(name: str) -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e-6, 1e6])
-@pytest.mark.parametrize("name", [name for name in LABEL_ATTACKS if not ATTACKS[name].knows_logits])
+@pytest.mark.parametrize("name", [name for name in LABEL_ATTACKS if not ATTACKS[name].beyond_a_cut])
 def test_an_attack_ranks_alike_at_any_magnitude(name: str, scale: float) -> None:
     for width in ATTACKS[name].widths:
         aucs = []
@@ -438,6 +440,7 @@ def test_an_attack_survives_gradients_of_zeros_and_a_single_record(name: str) ->
             logits=view.logits[:1],
             columns=columns,
             aggregated_gradient=columns.T @ cut,
+            packed_values=view.packed_values[:1],
             known_positives=view.known_positives,
             known_negatives=view.known_negatives,
         )
@@ -450,8 +453,8 @@ def test_an_attack_works_at_a_cut(name: str, half: bool) -> None:
     for width in ATTACKS[name].widths:
         torch.manual_seed(0)
         model = SplitModel(Linear(30, width), nn.Linear(width, 1))
-        if ATTACKS[name].knows_logits:
-            with pytest.raises(ArgumentError, match=r"needs logits; this cut shows"):
+        if ATTACKS[name].beyond_a_cut:
+            with pytest.raises(ArgumentError, match=rf"needs {ATTACKS[name].beyond_a_cut}; this cut shows"):
                 model.cut.watch(ATTACKS[name].make())
             continue
         leak = model.cut.watch(ATTACKS[name].make(), known_positives=2, known_negatives=2)

@@ -220,6 +220,7 @@ TRAINER: dict[str, Pair] = {
     "direction_by": ({}, {"direction_by": "telecom"}),
 }
 NO_RESULT_OF_TRAINERS = {
+    "malicious": "who deviates, and what is read then: tests/run/test_packing_seat.py",
     "log_dir": "where a run is kept",
     "overwrite": "whether the run that a folder holds is replaced: tests/run/test_replacement.py",
     "log_every": "how often a line is written into the folder",

@@ -16,12 +16,15 @@ from splitvfl.app.label_horizon import LabelHorizon
 from splitvfl.app.models import Models, own_code
 from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.transforms import transform_for
+from splitvfl.attacks.active_packing import PackingEngine
+from splitvfl.attacks.packing import PackingAttack
 from splitvfl.config.sections import MOST_ROWS, ExperimentConfig
+from splitvfl.crypto.engine import Engine
 from splitvfl.data.columns import PartyData, TaskName
 from splitvfl.data.sets import TABLES
 from splitvfl.errors import ArgumentError, ConfigError, DataError
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching
-from splitvfl.hooks import At, Attack, Defense, Weighed, placed
+from splitvfl.hooks import At, Attack, Defense, Weighed, hook_name, placed
 from splitvfl.leakage.canaries import check_canaries
 from splitvfl.leakage.judging import known_allowed, task_name
 from splitvfl.learning.batches import BLOCK_ROWS
@@ -45,6 +48,11 @@ from splitvfl.report.releases import Reserve
 from splitvfl.report.summary import AttackResult, ExchangeTraits, PartyResult, RunSummary, SpentPrivacy
 from splitvfl.run.training import Training
 from splitvfl.team.team import Alone, Team
+
+# By deviation, the attack that reads what it unpacks, and what the party computes with.
+_DEVIATIONS: Mapping[str, tuple[type[PackingAttack], type[PackingEngine]]] = {
+    PackingAttack.name: (PackingAttack, PackingEngine)
+}
 
 
 class Assembly:
@@ -307,8 +315,15 @@ class Assembly:
     # --- hooks
 
     def attacks(self) -> list[Attack]:
-        """Return new attacks."""
-        return [hook.made("attacks", self._config.folder) for hook in self._config.attacks]
+        """Return new attacks: those of the file, and that of a party which deviates."""
+        made = [hook.made("attacks", self._config.folder) for hook in self._config.attacks]
+        listed = {hook_name(one) for one in made}
+        deviations = [_DEVIATIONS[name] for name in dict.fromkeys(self._config.malicious.values())]
+        return [*made, *(attack() for attack, _ in deviations if attack.name not in listed)]
+
+    def malicious(self) -> dict[str, Engine]:
+        """Return what parties compute with that deviate, by name."""
+        return {name: _DEVIATIONS[deviation][1]() for name, deviation in self._config.malicious.items()}
 
     def defenses(self) -> list[Defense | At]:
         """Return new defenses in their order, the calculated noise last."""

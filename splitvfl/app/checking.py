@@ -116,6 +116,7 @@ def _try_parts(
     _tell_all(tell, list(experiment.few_known(trainer)))
     _tell_all(tell, experiment.noise_notes())
     _tell_all(tell, experiment.said_of_columns(trainer))
+    _tell_all(tell, experiment.said_of_malicious())
     _tell_all(tell, experiment.solving(trainer, experiment.horizons(trainer)[0])[1])
     widths = {name: party.data.width for name, party in trainer.passives.items()}
     _tell_all(tell, trainer.exchange.notes(widths, records=trainer.active.data.train.count))

@@ -341,7 +341,7 @@ class Deployment:
         active.account = self.assembly.budget()
         solving = self._solving()
         if solving is not None:
-            active.foresee = lambda columns: self._foreseen(solving, active.party, columns)
+            active.foresee = lambda columns: self._foreseen(solving, columns)
         return active
 
     def _solving(self) -> Solving | None:
@@ -351,12 +351,10 @@ class Deployment:
             return None
         return Solving(self._config, self.assembly, self._batches, task=own.task, own_columns=own.data.width)
 
-    def _foreseen(
-        self, solving: Solving, party: ActiveParty, columns: Mapping[str, int]
-    ) -> tuple[list[Solvable], list[str]]:
+    def _foreseen(self, solving: Solving, columns: Mapping[str, int]) -> tuple[list[Solvable], list[str]]:
         found = solving.of(columns)
         self._told_solvable(found)
-        return found, solving.said(found, party)
+        return found, solving.said(found)
 
     def said_of_solving(self) -> list[str]:
         """Return what partners can solve for as far as it is known before anybody is met, in sentences."""

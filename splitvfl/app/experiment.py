@@ -213,6 +213,7 @@ class Experiment:
             autocast=narrow_dtype(train.autocast),
             wire=narrow_dtype(config.exchange.wire),
             exchange=assembly.exchange,
+            malicious=assembly.malicious(),
             scores_by=config.prediction.scores_by,
             direction_by=self._direction_by,
         )
@@ -264,17 +265,16 @@ class Experiment:
             trainer: The run.
             observed: As of :meth:`horizons`.
         """
-        active = trainer.active
         solving = Solving(
             self._config,
             self._assembly,
             trainer.batches,
             task=self._bench.data.task,
-            own_columns=active.data.width,
+            own_columns=trainer.active.data.width,
             observed=observed,
         )
         found = solving.of(independent_columns(trainer)) if solving.applies else []
-        return found, solving.said(found, active)
+        return found, solving.said(found)
 
     def noise_notes(self) -> list[str]:
         """Return what is to be said of calculated noise, once there are parties."""
@@ -293,6 +293,14 @@ class Experiment:
         found = solvable_columns(self._config, self._assembly, trainer.batches, widths, own_features=own)
         return said_of_columns(found)
 
+    def said_of_malicious(self) -> list[str]:
+        """Return who deviates, in sentences."""
+        return [
+            f"{name} deviates from exchange {self._config.exchange.name} ({deviation}): where it cannot read a whole "
+            "batch its own weights stay as they are, and the model is not that of an honest run."
+            for name, deviation in self._config.malicious.items()
+        ]
+
     def told_before(
         self, trainer: Trainer, observed: LabelHorizon | None, agreed: LabelHorizon | None
     ) -> Iterator[str]:
@@ -304,6 +312,7 @@ class Experiment:
         yield from self.noise_notes()
         yield from before(observed, agreed)
         yield from self.said_of_columns(trainer)
+        yield from self.said_of_malicious()
         yield from said_before(trainer.exchange, trainer.active, epochs=self._config.train.epochs)
 
     @property
@@ -395,7 +404,7 @@ class Experiment:
             notes=outcome(trainer, horizon),
             partners=trainer.passives.values(),
         )
-        return replace(found, membership=trainer.membership)
+        return replace(found, membership=trainer.membership, packing=trainer.packing)
 
 
 def _differing(before: Any, now: Any, key: str = "") -> list[str]:

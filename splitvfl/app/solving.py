@@ -14,10 +14,13 @@ from splitvfl.claims import NoPromise, claims_of
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import TaskName
 from splitvfl.errors import SolvableError
-from splitvfl.hooks import hook_name
+from splitvfl.exchange.hybrid import Hybrid
+from splitvfl.exchange.paillier import EncryptedExchange
+from splitvfl.exchange.taylor import Taylor
+from splitvfl.hooks import hook_name, placed
 from splitvfl.learning.batches import Batches
-from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.privacy import Solvable, SummedTraining, solvable_labels
+from splitvfl.party.party import PassiveParty
+from splitvfl.privacy import Solvable, SummedTraining, packed_labels, solvable_labels, sparse_labels
 from splitvfl.privacy.solvable import SolvedLabels
 from splitvfl.run.trainer import Trainer
 
@@ -29,9 +32,8 @@ _MOST_RANKED: Final = 1 << 14
 class Solving:
     """What a run's settings let partners solve for, by how many features each has.
 
-    It is nothing where a gradient for each record is sent, which attacks judge in the run, or none at all; where labels
-    are no 0 and 1; and where the label owner draws in secret which records are used (exchange ``hybrid``), which says
-    itself what it leaves.
+    It is nothing where a gradient for each record is sent, which attacks judge in the run, or none at all, and where
+    labels are no 0 and 1. Under encryption it says beside that what a partner reads which deviates from the protocol.
 
     Args:
         config: The experiment, or the label owner's file.
@@ -54,7 +56,7 @@ class Solving:
     ) -> None:
         self._config, self._assembly = config, assembly
         exchange, recipe = assembly.exchange, config.model.recipe
-        self.applies = exchange.sums_only and not exchange.draws_records and task == "binary"
+        self.applies = exchange.sums_only and task == "binary"
         self._training = SummedTraining(batches.count, batches.batch_size, config.train.epochs, batches.drop_last)
         self._zero_start = recipe.largest_deviation == 0
         no_own_part = not own_columns and not getattr(recipe, "intercept", True)
@@ -85,25 +87,47 @@ class Solving:
         """Return what each partner can solve for, given how many features it has."""
         if not self.applies:
             return []
-        return [
-            one
-            for name, width in features.items()
-            for one in solvable_labels(
-                name,
-                width,
-                self._training,
-                horizon=self._horizon,
-                zero_start=self._zero_start and self._assembly.has_own_loss,
-                known_logits=self._known_logits,
-                labels=self.labels,
-            )
-        ]
+        honest = [one for name, width in features.items() for one in self._honest(name, width)]
+        return [*honest, *self._deviating(features)]
 
-    def said(self, found: Sequence[Solvable], active: ActiveParty) -> list[str]:
+    def _honest(self, name: str, width: int) -> list[Solvable]:
+        exchange = self._assembly.exchange
+        if isinstance(exchange, Hybrid):
+            used = exchange.secret_batch.expected_used(self._training.batch_size)
+            found = sparse_labels(name, width, self._training, used=used, labels=self.labels)
+            return [] if found is None else [found]
+        return solvable_labels(
+            name,
+            width,
+            self._training,
+            horizon=self._horizon,
+            zero_start=self._zero_start and self._assembly.has_own_loss,
+            known_logits=self._known_logits,
+            labels=self.labels,
+        )
+
+    def _deviating(self, features: Mapping[str, int]) -> list[Solvable]:
+        """Return what each partner can read that packs single residues where sums were agreed on."""
+        exchange = self._assembly.exchange
+        if not isinstance(exchange, EncryptedExchange) or not self._assembly.has_own_loss:
+            return []
+
+        def read(sums: int) -> int:
+            layout = exchange.layout(sums) if isinstance(exchange, Taylor) else exchange.sums_layout(sums)
+            return sum(bits // (layout.value_size.bit_length() + 2) for bits in layout.opened_bits)
+
+        most = exchange.encryption.most_columns
+        found = (
+            packed_labels(name, width, self._training, claimed=most, read=read, labels=self.labels)
+            for name, width in features.items()
+        )
+        return [one for one in found if one is not None]
+
+    def said(self, found: Sequence[Solvable]) -> list[str]:
         """Return it in words, with what defenses of the label owner guarantee where they stand in between."""
         names = self._changing or self._randomising
-        chains = [active.labels, *(cut.gradient for cut in active.cuts.values())]
-        claims = [claim for chain in chains for one in chain if hook_name(one) in names for claim in claims_of(one)]
+        made = [placed(one)[0] for one in self._assembly.defenses()]
+        claims = [claim for one in made if hook_name(one) in names for claim in claims_of(one)]
         guaranteed = self._assembly.noise is not None or any(not isinstance(claim, NoPromise) for claim in claims)
         return [" ".join(one.sentences(defended_by=" and ".join(names), guaranteed=guaranteed)) for one in found]
 
@@ -113,12 +137,12 @@ class Solving:
         Args:
             columns: By partner, ``None`` where the file does not say.
         """
-        if not self.applies or self.labels != "true":
+        if not self.applies:
             return []
         named = {name: count for name, count in columns.items() if count is not None}
         unknown = [name for name, count in columns.items() if count is None]
-        said = [" ".join(one.sentences()) for one in self.of(named)]
-        if not unknown:
+        said = self.said(self.of(named))
+        if not unknown or self._assembly.exchange.draws_records:
             return said
         size, epochs = self._training.batch_size, self._training.epochs
         return [
@@ -126,7 +150,12 @@ class Solving:
             f"How many features {' and '.join(unknown)} {'has' if len(unknown) == 1 else 'have'} is not known here. "
             f"With {size:,} or more a partner solves for the residue of every record, whatever is encrypted; with "
             f"fewer, its equations add up over {epochs:,} {'epoch' if epochs == 1 else 'epochs'}. The label owner's "
-            "splitvfl party says before step 1 what follows.",
+            "splitvfl party says before step 1 what follows."
+            + {
+                "true": "",
+                "randomised": " Of labels these are randomised ones.",
+                "changed": " These are residues that were changed before, and no true labels.",
+            }[self.labels],
         ]
 
 

@@ -311,7 +311,7 @@ def _data_set(name: str) -> Entry:
         raise ConfigError(unknown("data", name, DATA_SETS))
     found = DATA_SETS[name]
     ours = ("path",) if name == TABLES else [key for key in DataConfig.model_fields if key != "name"]
-    meaningless = {"digit"} if name != "digits" else set()
+    meaningless = set() if found.of_digits else {"digit"}
     meaningless |= {"path"} if found.make is not None else set()
     return Entry(
         summary=found.description,
@@ -331,6 +331,7 @@ _EXAMPLES = {
     "table": "data: {name: table, path: customers.csv, label: default, id_column: customer}",
     TABLES: f"data: {{name: {TABLES}, path: tables}}",
     "digits": "data: {name: digits, digit: 8}",
+    "mnist": "data: {name: mnist, path: mnist.npz, digit: 8}",
 }
 
 

@@ -41,9 +41,9 @@ POINTERS = (
         "(docs/logistic-regression.md, Noise under encryption)",
     ),
     Pointer(
-        ("packing", "active packing"),
-        "it is an engine of one party, and set in Python: splitvfl.attacks.PackingEngine  "
-        "(docs/logistic-regression.md, Requests for other sums)",
+        ("PackingEngine", "malicious", "malicious party"),
+        "name the party that deviates: `malicious: {a: packing}`, under an encrypted exchange; in Python it is an "
+        "engine, splitvfl.attacks.PackingEngine  (docs/logistic-regression.md, Requests for other sums)",
     ),
     Pointer(
         ("FSHA", "feature-space hijacking", "hijacking"),
@@ -53,11 +53,6 @@ POINTERS = (
     Pointer(
         ("PSI", "private set intersection"),
         "it is a command: `splitvfl align`  (docs/alignment.md)",
-    ),
-    Pointer(
-        ("MNIST",),
-        "write its pixels and digits as columns of a CSV or Parquet file of your own: `data: {name: table, path: "
-        "mnist.parquet, label: digit, task: multiclass}`; digits has smaller images",
     ),
     Pointer(
         ("private top",),

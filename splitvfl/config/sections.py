@@ -239,7 +239,7 @@ class DataConfig(Settings):
         unlabelled: What becomes of records without a label. ``error`` refuses them; ``drop`` leaves them out and says
             how many, for outcomes that are not known yet. They are left out before records are joined, never after an
             alignment: there the partner would see which they are.
-        digit: Of the set ``digits``: which digit is the positive class; ``null`` asks for all ten.
+        digit: Of the sets ``digits`` and ``mnist``: which digit is the positive class; ``null`` asks for all ten.
         drop: Columns to leave out, as names and patterns.
         id_column: Column that names the records; without one they are numbered.
         aligned: The folder that ``splitvfl align`` wrote: its records, in its order.
@@ -814,6 +814,9 @@ class ExperimentConfig(Settings):
         train: How long, how fast, and by chance or not.
         defenses: What is done to messages before they leave, in this order. For each a name, or a section.
         attacks: What the partner is assumed to try. For each a name, or a section.
+        malicious: Which parties deviate from an encrypted protocol, and how, in one process: ``packing`` asks for
+            single values in place of sums. The run judges what they read, and what they would have read in the
+            published protocol. Such a party may spoil the training.
         audit: Whether the auditor's attack is run, which knows all labels; or a section of its settings.
         known_positives: How many positive records an attacker is assumed to know, at most half of those that there are.
         known_negatives: How many negative ones, likewise.
@@ -835,6 +838,7 @@ class ExperimentConfig(Settings):
     train: TrainConfig = TrainConfig()
     defenses: tuple[HookConfig, ...] = ()
     attacks: tuple[HookConfig, ...] = ()
+    malicious: Mapping[str, Literal["packing"]] = Field(default_factory=dict)
     audit: AuditSetting = True
     known_positives: Known = 10
     known_negatives: Known = 10
@@ -1064,6 +1068,7 @@ def parse_config(
     _check_constructors(document, config.model, config.exchange, config.train)
     _check_scorer(document, config)
     _check_direction(document, config)
+    _check_malicious(document, config)
     document.raise_problems()
     config._source, config._folder = document.source, folder
     for hook, found in zip((*config.attacks, *config.defenses), (*attacks, *defenses), strict=True):
@@ -1072,6 +1077,22 @@ def parse_config(
         for penalty, found in zip(party.penalties, penalties[name], strict=True):
             _with_found(penalty, found)
     return config
+
+
+def _check_malicious(document: Document, config: ExperimentConfig) -> None:
+    """Report parties that cannot deviate."""
+    if config.malicious and config.network is not None:
+        text = (
+            "a party that deviates over a network is no setting of its file; take out the section network to try it in "
+            "one process"
+        )
+        document.report(("malicious",), text)
+        return
+    names = [config.active, *(name for name in config.parties if name != config.active)]
+    for name in config.malicious:
+        why = config.exchange.factory.why_not_malicious(name, active=config.active, names=names)
+        if why:
+            document.report(("malicious", name), why)
 
 
 def classes_named(tree: Any) -> set[str]:

@@ -59,7 +59,7 @@ def load(
         name: A key of :data:`DATA_SETS`; ``"table"`` for any file; ``"tables"`` for a folder that was ingested, where
             everything but its path is settled: see :func:`splitvfl.data.store.open_tables`.
         path: The CSV or Parquet file, or the folder. Without it, a known file name in the folder ``SPLITVFL_DATA``.
-        digit: For ``"digits"``: the positive class, or ``None`` for all ten.
+        digit: For ``"digits"`` and ``"mnist"``: the positive class, or ``None`` for all ten.
         active: The active party's columns, see :mod:`splitvfl.data.partition`; default none.
         passive: Each passive party's columns. Default: one party ``"passive"`` with the rest.
         active_name: Name of the party that holds the labels.
@@ -91,7 +91,7 @@ def load(
     _check_both(parties)
     table, origin = _read(name, file_of(name, path), given)
     spec, table = _completed(data_set, given, table, origin.name)
-    if name == "digits" and spec.label in data_set.labels:
+    if data_set.of_digits and spec.label in data_set.labels:
         spec, table = _of_digit(spec, table, digit, origin.name)
     data = _divided(spec, parties, table, origin)
     return data if name == "table" else replace(data, name=name, description=data_set.description)
@@ -284,8 +284,8 @@ def _ingested(path: str | os.PathLike[str] | None, given: Mapping[str, Any]) -> 
 def _named(name: str, digit: int | None) -> DataSet:
     if name not in DATA_SETS:
         raise ArgumentError(f"no data set {name!r}{did_you_mean(name, DATA_SETS)}")
-    if name != "digits" and digit != 8:
-        raise ArgumentError(f"digit={digit!r} is a setting of the digits set, not of {name}")
+    if not DATA_SETS[name].of_digits and digit != 8:
+        raise ArgumentError(f"digit={digit!r} is a setting of the sets digits and mnist, not of {name}")
     return DATA_SETS[name]
 
 
@@ -301,6 +301,12 @@ def _read(name: str, file: Path | None, given: Mapping[str, Any]) -> tuple[pa.Ta
     make = DATA_SETS[name].make
     if make is not None:
         return make(), Origin(name, lambda row: f"{name}, row {row} (from 0)", typed=True, is_file=False)
+    read = DATA_SETS[name].read
+    if read is not None:
+        assert file is not None, "it is no bundled set"
+        return read(file), Origin(
+            file.name, lambda row: f"{file.name}, image {row} (from 0)", typed=True, is_file=False
+        )
     how = {key: given[key] for key in (*_OF_CELLS, "id_column", "id_rule") if key in given}
     return read_source(TableSpec(source=file, **how))
 

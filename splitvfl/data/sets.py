@@ -14,6 +14,7 @@ import pyarrow as pa
 from splitvfl.data.clicks import Clicks
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Encoding
+from splitvfl.data.images import LABEL, SPLIT, read_images
 from splitvfl.data.labels import Positive
 from splitvfl.errors import ArgumentError, DataError
 
@@ -33,6 +34,8 @@ class DataSet:
         task: What is learned.
         labels: Names that copies of the file give the label column.
         make: Makes the table of a bundled or synthetic set.
+        read: Reads the table of a file that is neither CSV nor Parquet.
+        of_digits: Whether the label is a digit, one of which may be the positive class.
         files: File names looked for in the data folder; empty for a bundled set.
         positive: The positive class where the label column holds text.
         ignored: Columns that some copies have and that are no features.
@@ -47,6 +50,8 @@ class DataSet:
     task: TaskName = "binary"
     labels: tuple[str, ...] = ()
     make: Callable[[], pa.Table] | None = None
+    read: Callable[[Path], pa.Table] | None = None
+    of_digits: bool = False
     files: tuple[str, ...] = ()
     positive: Positive | None = None
     ignored: tuple[str, ...] = ()
@@ -88,6 +93,19 @@ DATA_SETS: Mapping[str, DataSet] = {
         licence=_CC_BY,
         labels=("digit",),
         make=partial(_bundled, "digits", "digit"),
+        of_digits=True,
+        encoding=Encoding(scale="minmax"),
+    ),
+    "mnist": DataSet(
+        description="70,000 handwritten digits, 784 pixels: is it an 8 (`digit`)? or which is it (`digit: null`)? "
+        "(official split)",
+        source="LeCun, Cortes and Burges 1998: the four idx files in a folder, or mnist.npz with x_train to y_test",
+        licence="usually given as CC BY-SA 3.0",
+        labels=(LABEL,),
+        files=("mnist.npz", "train-images-idx3-ubyte.gz", "train-images-idx3-ubyte"),
+        read=read_images,
+        of_digits=True,
+        split_column=SPLIT,
         encoding=Encoding(scale="minmax"),
     ),
     "diabetes": DataSet(

@@ -277,6 +277,34 @@ class Exchange(ABC):
             return f"exchange {cls.name} {NO_PENALTIES}"
         return NO_PENALTIES_BESIDE_NOISE if noise else ""
 
+    @classmethod
+    def why_not_malicious(cls, name: str, *, active: str, names: Sequence[str]) -> str:
+        """Return why a party cannot deviate by packing; empty if it can.
+
+        Args:
+            name: The party's name.
+            active: The active party's.
+            names: All parties.
+        """
+        if name not in names:
+            return f"expected a party of this experiment, {', '.join(names)}"
+        if cls.third_party is not None and name == active:
+            return (
+                f"in exchange {cls.name} the label party need not pack: it can ask the {cls.third_party} for single "
+                "parts, in steps that nobody else takes; name a passive party, or take exchange taylor"
+            )
+        if cls.multiplied_by & {"active" if name == active else "passive"}:
+            return ""
+        if cls.multiplied_by:
+            return (
+                f"in exchange {cls.name} the label party multiplies nothing that others have encrypted, so that it "
+                "has nothing to pack; name a passive party, or take exchange taylor"
+            )
+        return (
+            f"exchange {cls.name} encrypts nothing, and packing is of ciphertexts; take exchange residue, taylor or "
+            "hybrid"
+        )
+
     def check_shards(self, shards: int) -> None:
         """Check that it takes steps over records that are divided into shards, as those of several workers are.
 

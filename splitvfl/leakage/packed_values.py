@@ -91,7 +91,6 @@ class PackedReading:
         what = "labels" if self.reads == "labels" else f"{self.owner}'s parts of the logits"
         auc = "" if self.auc is None else f"; leak AUC {self.auc:.4f}"
         right = f"{self.right:.1%} of what it reads is right"
-        plural = "" if self.ciphertexts == 1 else "s"
         if self.happened:
             return [
                 f"{self.party} deviates (packing) and reads {what} of {self.records:,} of {self.of:,} training "
@@ -104,8 +103,8 @@ class PackedReading:
         return [
             f"If whole plaintexts came back, as in the published protocol, {self.party} would read {what} of "
             f"{self.records:,} of {self.of:,}{auc}; {right}.",
-            f"{self.ciphertexts:,} ciphertext{plural} of {self.slots:,} slots hold {self.per_step:,} of "
-            f"{self.batch_size:,} values of a step.",
+            f"A plaintext has {self.slots:,} slots, and a step decrypts {self.ciphertexts:,}: {self.per_step:,} of "
+            f"{self.batch_size:,} values.",
         ]
 
 

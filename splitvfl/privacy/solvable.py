@@ -27,13 +27,16 @@ from splitvfl.errors import ArgumentError
 from splitvfl.privacy.checking import count
 from splitvfl.privacy.laplace import laplace_label_success
 
-Computation = Literal["batch equations", "first batch", "stacked epochs"]
+Computation = Literal["batch equations", "first batch", "stacked epochs", "sparse residues", "packing"]
 """How a partner computes labels.
 
 - ``batch equations``: as many equations as records in a batch, each residue follows (attack ``residue-solving``);
 - ``first batch``: all residues of the first step have one size, and few equations give their signs (``label-sum``);
 - ``stacked epochs``: batches are larger, and the equations of all epochs together are as many as labels
-  (``stacked-epochs``).
+  (``stacked-epochs``);
+- ``sparse residues``: most residues of a batch are zero by design, and there are more equations than others
+  (``sparse-residues``);
+- ``packing``: the partner deviates from the protocol, and asks for single residues in place of sums (``packing``).
 """
 
 SolvedLabels = Literal["true", "randomised", "changed"]
@@ -281,6 +284,9 @@ class Solvable:
         horizon: Steps in which a sign is provably a label, where the computation reads signs; ``None``: every step.
         batch_size_needed: As :attr:`Prevention.batch_size`.
         epochs_allowed: As :attr:`Prevention.epochs`.
+        used: Of sparse residues, how many of a batch are not zero, on average.
+        claimed: Of packing, how many sums a partner may claim to need, which is more than its features, or as many.
+        left: Of packing, how many residues of a step are returned where it may claim no more than its features.
     """
 
     partner: str
@@ -300,6 +306,14 @@ class Solvable:
     horizon: int | None = None
     batch_size_needed: int | None = None
     epochs_allowed: int | None = None
+    used: float | None = None
+    claimed: int | None = None
+    left: int | None = None
+
+    @property
+    def deviates(self) -> bool:
+        """Whether the partner deviates from the protocol for it."""
+        return self.computation == "packing"
 
     @property
     def reveals_labels(self) -> bool:
@@ -335,6 +349,12 @@ class Solvable:
         return [*said, f"These are {solved}, and no true labels. {left}."]
 
     def _can(self) -> str:
+        if self.deviates:
+            what = {"true": "labels", "randomised": "randomised labels", "changed": "changed residues"}[self.labels]
+            return (
+                f"can read the {what} of {self.records:,} of {self.of:,} records in "
+                f"{_counted(self.epochs, 'epoch')} if it deviates from the protocol (attack packing)."
+            )
         what = {"true": "labels", "randomised": "randomised labels", "changed": "changed residues"}[self.labels]
         after = f"after {_counted(self.epochs, 'epoch')}"
         if self.labels == "changed" or self.solves == "residues":
@@ -345,6 +365,16 @@ class Solvable:
 
     def _how(self) -> list[str]:
         n, equations = self.batch_size, f"{self.equations:,} equations"
+        if self.deviates:
+            return [
+                f"It may claim {_counted(self.claimed or 0, 'sum')} (exchange.encryption.most_columns), which return "
+                f"{self.equations:,} of {n:,} residues of a batch."
+            ]
+        if self.computation == "sparse residues":
+            return [
+                f"Of a batch about {self.used:.0f} records are used, and {self.features:,} features give {equations}, "
+                f"which determine up to {self.features - 1:,} residues that are not zero (attack sparse-residues)."
+            ]
         if self.computation == "first batch":
             return [
                 f"All residues of a batch have one known size, and {self.features:,} features give {equations}, from "
@@ -376,6 +406,15 @@ class Solvable:
         return self.computation == "batch equations" and self.batch_size < self.planned_batch_size
 
     def _remedy(self) -> str:
+        if self.deviates:
+            return (
+                f"To limit it, set exchange.encryption.most_columns: {self.features}, which is what it has: "
+                f"{self.left:,} residues of a batch are left."
+                if self.left is not None and self.left < self.equations
+                else "A label defense limits what they tell."
+            )
+        if self.computation == "sparse residues":
+            return "To prevent it, use more records than it has features: larger batches, or a larger exchange.share."
         found = []
         if self.batch_size_needed is not None:
             everything = " (all)" if self.batch_size_needed == self.of else ""
@@ -479,6 +518,115 @@ def solvable_labels(
                 )
             )
     return found
+
+
+def records_met(training: SummedTraining, of_a_batch: float) -> int:
+    """Return of how many records a run shows something, on average, of which each batch shows so many.
+
+    ``n (1 − (1 − k / s)^E)``, of orders that are drawn anew for each epoch.
+
+    Args:
+        training: The batches that are planned.
+        of_a_batch: k, at least 0.
+
+    Raises:
+        ArgumentError: If it is below 0.
+
+    >>> records_met(SummedTraining(records=100, batch_size=10, epochs=2), 5)
+    75
+    """
+    if not of_a_batch >= 0:
+        raise ArgumentError(f"expected records of a batch from 0, got {of_a_batch}")
+    share = min(1.0, of_a_batch / training.batch_size)
+    return round(training.records * (1 - (1 - share) ** training.epochs))
+
+
+def packed_labels(
+    partner: str,
+    features: int,
+    training: SummedTraining,
+    *,
+    claimed: int,
+    read: Callable[[int], int],
+    labels: SolvedLabels = "true",
+) -> Solvable | None:
+    """Return what a partner that deviates can read of labels; ``None``: nothing.
+
+    Args:
+        partner: Its name.
+        features: How many features it has.
+        training: The batches that are planned.
+        claimed: How many sums it may claim to need.
+        read: How many residues of a step are returned to who claims so many sums.
+        labels: What residues are made of.
+
+    Raises:
+        ArgumentError: If an argument is outside its range.
+    """
+    d, c = count("features", features), max(count("claimed", claimed), features)
+    each, left = (min(read(sums), training.batch_size) for sums in (c, d))
+    if each < 1:
+        return None
+    met = records_met(training, each)
+    return Solvable(
+        partner=partner,
+        computation="packing",
+        solves="labels",
+        records=met,
+        residues=met,
+        of=training.records,
+        epochs=training.epochs,
+        exact=False,
+        labels=labels,
+        features=d,
+        batch_size=training.batch_size,
+        planned_batch_size=training.batch_size,
+        planned_epochs=training.epochs,
+        equations=each,
+        claimed=c,
+        left=left,
+    )
+
+
+def sparse_labels(
+    partner: str, features: int, training: SummedTraining, *, used: float, labels: SolvedLabels = "true"
+) -> Solvable | None:
+    """Return what a partner can compute of labels where most residues of a batch are zero; ``None``: nothing.
+
+    More equations than residues that are not zero have one such solution, for generic features. Finding it takes a
+    search, which need not end in time.
+
+    Args:
+        partner: Its name.
+        features: How many features it has.
+        training: The batches that are planned.
+        used: How many residues of a batch are not zero, on average.
+        labels: What residues are made of.
+
+    Raises:
+        ArgumentError: If an argument is outside its range.
+    """
+    d = count("features", features)
+    if not 0 < used <= d - 1:
+        return None
+    met = records_met(training, used)
+    return Solvable(
+        partner=partner,
+        computation="sparse residues",
+        solves="labels",
+        records=met,
+        residues=met,
+        of=training.records,
+        epochs=training.epochs,
+        exact=False,
+        labels=labels,
+        features=d,
+        batch_size=training.batch_size,
+        planned_batch_size=training.batch_size,
+        planned_epochs=training.epochs,
+        equations=d,
+        used=used,
+    )
 
 
 def epochs_to_stack(training: SummedTraining, features: int) -> int | None:

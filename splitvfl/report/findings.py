@@ -283,7 +283,7 @@ def verdict(run: RunSummary, goal: float | None = None, *, own_columns: bool = T
     else:
         sentences = _unread(run, goal)
     sentences += [*_left_out(run, goal), *_columns_recovered(run), *columns_read(run), *_learned(run, goal)]
-    sentences += membership_read(run)
+    sentences += [*membership_read(run), *packing_read(run)]
     if own_columns:
         sentences.append(_own_columns(run))
     return " ".join(filter(None, sentences))
@@ -527,6 +527,11 @@ def membership_read(run: RunSummary) -> list[str]:
         f"{one.auc:.2f} (95 % interval {one.low:.2f} to {one.high:.2f}){_found_at_few_alarms(one)}."
         for one in run.membership
     ]
+
+
+def packing_read(run: RunSummary) -> list[str]:
+    """Return what parties read that deviated from the protocol, and what stopped them, in sentences."""
+    return [sentence for one in run.packing for sentence in one.sentences()]
 
 
 def _found_at_few_alarms(one: MembershipLeak) -> str:

@@ -18,6 +18,7 @@ from splitvfl.leakage.label_leak import LabelLeak, largest
 from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.membership import MembershipLeak
 from splitvfl.leakage.message_audit import MessageAudit
+from splitvfl.leakage.packed_values import PackedReading
 from splitvfl.metrics import chance_auc, known
 from splitvfl.privacy import Solvable, Spent
 from splitvfl.privacy.statement import Relation
@@ -394,6 +395,7 @@ class RunSummary:
         own_model: The joint model beside the label owner's own one; ``None`` likewise, and in summaries that were
             written before.
         no_own_model: Why there is none, as a sentence; empty where there is one, or nobody asked.
+        packing: What parties read that deviated from an encrypted exchange, and what whole plaintexts would have told.
         planned_steps: Steps that the run was to take, where it ended before its end: a passive party whose partner is
             gone writes what was read so far. ``None``: it is finished.
     """
@@ -434,6 +436,7 @@ class RunSummary:
     released: list[str] = field(default_factory=list)
     membership: list[MembershipLeak] = field(default_factory=list)
     solvable: list[Solvable] = field(default_factory=list)
+    packing: list[PackedReading] = field(default_factory=list)
     planned_steps: int | None = None
     own_model: OwnModelResult | None = None
     no_own_model: str = ""

@@ -53,30 +53,11 @@ def deviating(exchange: Exchange, engines: Mapping[str, Any], active: str, names
         ConfigError: If there is no such party, or it multiplies nothing that others have encrypted.
     """
     for name in engines:
-        why = why_not_malicious(type(exchange), name, active=active, names=names)
+        why = exchange.why_not_malicious(name, active=active, names=names)
         if why:
             raise ConfigError(f"malicious.{name}: {why}")
     assert isinstance(exchange, EncryptedExchange), "others were refused"
     return {name: exchange.with_engine(engines[name]) if name in engines else exchange for name in names}
-
-
-def why_not_malicious(exchange: type[Exchange], name: str, *, active: str, names: Sequence[str]) -> str:
-    """Return why a party cannot deviate by packing; empty if it can."""
-    if name not in names:
-        return f"expected a party of this experiment, {', '.join(names)}"
-    if exchange.third_party is not None and name == active:
-        return (
-            f"in exchange {exchange.name} the label party need not pack: it can ask the {exchange.third_party} for "
-            "single parts, in steps that nobody else takes; name a passive party, or take exchange taylor"
-        )
-    if exchange.multiplied_by & {"active" if name == active else "passive"}:
-        return ""
-    if exchange.multiplied_by:
-        return (
-            f"in exchange {exchange.name} the label party multiplies nothing that others have encrypted, so that it "
-            "has nothing to pack; name a passive party, or take exchange taylor"
-        )
-    return f"exchange {exchange.name} encrypts nothing, and packing is of ciphertexts; take residue, taylor or hybrid"
 
 
 class PackingSeat:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from splitvfl.app.checking import check_party
+from splitvfl.app.deployment import Deployment
 from splitvfl.app.experiment import Experiment, Workbench, run_experiment
 from splitvfl.app.records import load_data
 from splitvfl.app.solving import refuse_solvable
@@ -225,3 +226,47 @@ def test_check_of_one_partys_file_says_what_it_names(columns: list[str], known: 
     lines.clear()
     assert check_party(config, "lab", tmp_path / "run", connect_s=None, tell=lines.append) == []
     assert not [line for line in lines if "solve for" in line]
+
+
+ENCRYPTED = "exchange={name: residue, encryption: {key_bits: 2048, most_columns: 10}}"
+
+
+def test_under_encryption_what_a_deviating_partner_reads_is_said_too_and_stops_no_run() -> None:
+    found, said = foreseen(ENCRYPTED, "train.batch_size=64")
+    packed = [one for one in found if one.deviates]
+    assert [one.partner for one in packed] == ["lab", "shop"]
+    assert all(one.equations == one.left < 64 for one in packed)
+    assert sum("if it deviates from the protocol (attack packing)" in line for line in said) == 2
+    refuse_solvable(packed, highest=0.5)
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.1, True), (0.45, False)])
+def test_hybrid_says_when_fewer_records_are_used_than_a_partner_has_features(share: float, said: bool) -> None:
+    exchange = f"exchange={{name: hybrid, epsilon: 1.0, share: {share}, encryption: {{key_bits: 2048}}}}"
+    found, lines = foreseen(exchange, "train.batch_size=64")
+    sparse = [one for one in found if one.computation == "sparse residues"]
+    assert bool(sparse) == said
+    assert not any(one.reveals_labels for one in found)
+    assert any("attack sparse-residues" in line for line in lines) == said
+
+
+@pytest.mark.parametrize(
+    ("defense", "told"),
+    [
+        ("{name: asymmetric-response, detection_error: 0.4}", "These are randomised labels, and no true labels."),
+        ("{name: laplace-residue, epsilon: 1.0}", "These are residues that were changed before, and no true labels."),
+    ],
+)
+def test_check_of_a_defended_label_owners_file_says_what_party_says(defense: str, told: str, tmp_path: Path) -> None:
+    """The sentences are those that follow from the numbers of features that partners send."""
+    text = NETWORKED.replace("COLUMNS", json.dumps([f"{name} error" for name in TEN]))
+    lines: list[str] = []
+    changes = [f"defenses=[{defense}]", "exchange={name: residue, encryption: {value_limit: 64}}"]
+    config = parse_config(text, source=tmp_path / "run.yaml", overrides=changes)
+    assert check_party(config, "clinic", tmp_path / "run", connect_s=None, tell=lines.append) == []
+    said = [line for line in lines if line.startswith("lab can solve")]
+    assert said
+    assert all(told in line for line in said)
+    solving = Deployment(config, "clinic")._solving()
+    assert solving is not None
+    assert [line for line in solving.said(solving.of({"lab": 10})) if line.startswith("lab can solve")] == said

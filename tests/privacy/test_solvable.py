@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from itertools import chain, product
@@ -21,10 +22,13 @@ from splitvfl.privacy import (
     SummedTraining,
     epochs_to_stack,
     largest_first_batch,
+    packed_labels,
     prevention,
+    records_met,
     sign_attack_horizon,
     sign_success,
     solvable_labels,
+    sparse_labels,
     stacked_equations,
     unknowns_for_success,
 )
@@ -316,3 +320,49 @@ def test_arguments_out_of_range_are_refused(
 
     with pytest.raises(ArgumentError):
         asked()
+
+
+@pytest.mark.parametrize(("used", "features"), [(1, 2), (2, 3), (3, 4), (2, 2), (3, 3)])
+def test_sparse_residues_are_determined_by_more_equations_than_are_not_zero(used: int, features: int) -> None:
+    """By trying every set of records: one alone solves the equations, exactly where that is said."""
+    random, sent = np.random.default_rng(4), 7
+    columns = random.normal(size=(sent, features))
+    residues = np.zeros(sent)
+    residues[:used] = random.normal(size=used)
+    sums = columns.T @ residues
+    solving = 0
+    for chosen in itertools.combinations(range(sent), used):
+        solution, *_ = np.linalg.lstsq(columns[list(chosen)].T, sums, rcond=None)
+        solving += np.allclose(columns[list(chosen)].T @ solution, sums)
+    found = sparse_labels("lab", features, SummedTraining(70, 10, 3), used=used)
+    assert (solving == 1) == (found is not None)
+    assert found is None or (found.leak_auc, found.reveals_labels) == (0.5, False), "a search need not end"
+
+
+@pytest.mark.parametrize(("shown", "epochs"), [(2, 1), (2, 5), (10, 1), (0, 3)])
+def test_as_many_records_are_met_as_orders_show(shown: int, epochs: int) -> None:
+    random, records, size = np.random.default_rng(5), 200, 10
+    met = []
+    for _ in range(200):
+        seen: set[int] = set()
+        for _ in range(epochs):
+            batches = random.permutation(records).reshape(-1, size)
+            seen |= set(batches[:, :shown].ravel().tolist())
+        met.append(len(seen))
+    assert records_met(SummedTraining(records, size, epochs), shown) == pytest.approx(np.mean(met), abs=2)
+
+
+def test_who_deviates_reads_what_its_claim_returns_and_no_run_is_stopped_for_it() -> None:
+    training = SummedTraining(100, 20, 2)
+    found = packed_labels("lab", 3, training, claimed=50, read=lambda sums: 2 * sums)
+    assert found is not None
+    assert (found.equations, found.left, found.records, found.claimed) == (20, 6, 100, 50)
+    assert (found.deviates, found.leak_auc) == (True, 0.5)
+    text = " ".join(found.sentences())
+    assert "lab can read the labels of 100 of 100 records in 2 epochs if it deviates" in text
+    assert "set exchange.encryption.most_columns: 3, which is what it has: 6 residues of a batch are left" in text
+    assert packed_labels("lab", 3, training, claimed=50, read=lambda sums: 0) is None
+    fewest = packed_labels("lab", 3, training, claimed=3, read=lambda sums: 2 * sums)
+    assert fewest is not None
+    assert (fewest.records, fewest.equations) == (51, 6)
+    assert "most_columns: 3," not in " ".join(fewest.sentences())

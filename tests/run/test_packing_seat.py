@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from splitvfl.app.assembly import Assembly
+from splitvfl.app.records import load_data
+from splitvfl.app.solving import Solving
 from splitvfl.attacks import PackingAttack, PackingEngine
+from splitvfl.config.sections import parse_config
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.coordinator import Coordinator
@@ -19,6 +23,7 @@ from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.split import Split
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.leakage.packed_values import PackedReading
+from splitvfl.learning.batches import Batches
 from splitvfl.run.trainer import Trainer
 from tests.exchange.logistic import BATCH, RECORDS, SHORT, trainer_of
 
@@ -59,6 +64,26 @@ def first_step(made: Trainer, exchange: str) -> tuple[np.ndarray, np.ndarray, np
     if exchange == "residue":
         return 1 / (1 + np.exp(-mine - theirs)) - y, theirs, y
     return (mine - 2 * (2 * y - 1)), theirs, y
+
+
+@pytest.mark.parametrize("exchange", ["residue", "taylor", "hybrid"])
+def test_what_is_foreseen_of_a_step_is_what_is_read(exchange: str) -> None:
+    made, engine = trained(MADE[exchange](), "lab")
+    settings = {"residue": "name: residue", "taylor": "name: taylor, loss: false"}
+    settings["hybrid"] = "name: hybrid, epsilon: 1.0, share: 0.4"
+    text = f"""
+data: breast-cancer
+parties: {{bank: {{role: active, columns: rest}}, lab: {{role: passive, columns: 0.2}}}}
+model: logistic-regression
+exchange: {{{settings[exchange]}, encryption: {{key_bits: 2048, most_columns: {COLUMNS}}}}}
+train: {{batch_size: {BATCH}}}
+"""
+    config = parse_config(text, source="foreseen.yaml")
+    assembly = Assembly(config, load_data(config).active)
+    solving = Solving(config, assembly, Batches(455, BATCH, seed=0), task="binary", own_columns=3)
+    (found,) = (one for one in solving.of({"lab": COLUMNS}) if one.deviates)
+    assert found.equations == found.left == reading(made, "agreed bits").per_step == max(map(len, engine.learned))
+    assert found.claimed == COLUMNS
 
 
 def reading(made: Trainer, strength: str) -> PackedReading:

@@ -1,0 +1,88 @@
+"""A party that deviates, named in a file: the run judges what it reads, and files that cannot mean it are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from splitvfl.app.checking import check_experiment
+from splitvfl.app.experiment import Experiment, prepare
+from splitvfl.config.sections import parse_config
+from splitvfl.errors import ConfigError
+from splitvfl.exchange.paillier import InsecureEncryption
+from splitvfl.report.findings import packing_read
+from splitvfl.report.summary import RunSummary, read_summary
+
+TEXT = """
+data: breast-cancer
+parties: {clinic: {role: active, columns: 0.8}, lab: {role: passive, columns: rest}}
+model: {name: logistic-regression, init: zero}
+exchange: {name: residue, encryption: {key_bits: 2048}}
+train: {epochs: 1, batch_size: 128, optimizer: {name: sgd, lr: 0.1}}
+audit: false
+malicious: {lab: packing}
+"""
+
+
+def summary_of(text: str, monkeypatch: pytest.MonkeyPatch) -> RunSummary:
+    config = parse_config(text, source="deviating.yaml")
+    experiment = Experiment(config, prepare(config))
+    exchange = experiment._assembly.exchange
+    monkeypatch.setattr(exchange, "encryption", InsecureEncryption(key_bits=512))
+    trainer = experiment.trainer()
+    trainer.fit(1)
+    return experiment.summary(trainer, None, {})
+
+
+def test_a_file_names_who_deviates_and_the_summary_keeps_what_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = summary_of(TEXT, monkeypatch)
+    ours, whole = found.packing
+    assert (ours.party, ours.reads, ours.strength) == ("lab", "labels", "agreed bits")
+    assert 0.5 < ours.auc <= whole.auc  # type: ignore[operator]
+    assert found.parties["lab"].attacks["packing"].auc is not None
+    assert found.worst[0] is not None
+    assert found.worst[0] > 0.5, "what came back counts in the verdict"
+    found.save(tmp_path)
+    assert read_summary(tmp_path).packing == found.packing
+    assert any("lab deviates (packing) and reads labels" in one for one in packing_read(found))
+
+
+def test_a_summary_that_is_older_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import json
+
+    summary_of(TEXT.replace("malicious: {lab: packing}", ""), monkeypatch).save(tmp_path)
+    path = tmp_path / "summary.json"
+    old = json.loads(path.read_text())
+    assert old.pop("packing") == []
+    path.write_text(json.dumps(old))
+    assert read_summary(tmp_path).packing == []
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "why"),
+    [
+        (("lab: packing", "clinic: packing"), "malicious.clinic", "multiplies nothing that others have encrypted"),
+        (("lab: packing", "shop: packing"), "malicious.shop", "expected a party of this experiment, clinic, lab"),
+        (("{name: residue, encryption: {key_bits: 2048}}", "oracle"), "malicious.lab", "encrypts nothing"),
+        (("lab: packing", "lab: lying"), "malicious.lab", "packing"),
+        (
+            ("audit: false", 'audit: false\nnetwork: {listen: "127.0.0.1:7000", plaintext_on_loopback: true}'),
+            "malicious",
+            "no setting of its file",
+        ),
+    ],
+)
+def test_a_file_that_cannot_mean_it_is_refused_with_its_line(change: tuple[str, str], place: str, why: str) -> None:
+    assert change[0] in TEXT
+    with pytest.raises(ConfigError, match=rf"deviating.yaml:\d+: {place}: .*{why}"):
+        parse_config(TEXT.replace(*change), source="deviating.yaml")
+
+
+def test_check_says_before_step_1_who_deviates(tmp_path: Path) -> None:
+    said: list[str] = []
+    config = parse_config(TEXT, source="deviating.yaml")
+    assert check_experiment(config, tmp_path / "run", tell=said.append) == []
+    assert any("lab deviates from exchange residue (packing)" in line for line in said)
