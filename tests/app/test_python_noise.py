@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+import splitvfl.run.trainer
 from splitvfl.app.experiment import Experiment, Workbench
 from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.records import load_data
+from splitvfl.app.trainer import Trainer
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data import VerticalData
 from splitvfl.defenses import AsymmetricResponse, GaussianIR, Rounding
@@ -28,7 +30,6 @@ from splitvfl.learning.tasks import Binary, Regression, Task
 from splitvfl.models import MLP, Linear, LinearTop, logistic_loss
 from splitvfl.models.glm_losses import LeastSquaresLoss
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.trainer import Trainer
 from tests.exchange.logistic import SHORT
 from tests.run.parties import SHORT_KEYS
 
@@ -228,6 +229,13 @@ def test_noise_on_sums_is_that_of_the_file(data: VerticalData) -> None:
 def test_what_the_noise_is_not_calculated_for_is_refused(given: dict[str, Any], text: str, data: VerticalData) -> None:
     with pytest.raises(ConfigError, match=text):
         in_python(data, Split(noise=HDP), **given)
+
+
+def test_users_import_the_trainer_that_calculates_and_the_other_says_so(data: VerticalData) -> None:
+    assert splitvfl.Trainer is Trainer
+    trainer = in_python(data, Split())
+    with pytest.raises(ConfigError, match="from splitvfl import Trainer"):
+        splitvfl.run.trainer.Trainer(trainer.active, trainer.passives, exchange=Split(noise=HDP), epochs=2)
 
 
 def test_parties_take_the_same_steps(data: VerticalData) -> None:
