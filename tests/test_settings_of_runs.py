@@ -375,6 +375,7 @@ ESTIMATOR: dict[str, Pair] = {
     "epochs": ({}, {"epochs": 2}),
     "batch_size": ({}, {"batch_size": 8}),
     "learning_rate": ({}, {"learning_rate": 0.5}),
+    "exchange": ({}, {"exchange": Split(in_flight=1)}),
     "defenses": ({}, {"defenses": ["isotropic(ratio=1.0)"]}),
     "attacks": ({}, {"attacks": ["norm"]}),
     "penalties": ({}, {"penalties": ["distance-correlation"]}),
