@@ -25,6 +25,7 @@ from splitvfl.errors import (
 
 if TYPE_CHECKING:
     from splitvfl.app.saved_run import load_run
+    from splitvfl.app.trainer import Trainer
     from splitvfl.cut.layer import CutLayer
     from splitvfl.cut.model_check import check_model
     from splitvfl.cut.model_fix import fix_model
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from splitvfl.hooks import Attack, Defense, Penalty, Secrets, View
     from splitvfl.metrics import leak_auc, reconstruction_mse
     from splitvfl.party.party import ActiveParty, PassiveParty
-    from splitvfl.run.trainer import Trainer
 
     __version__: str
 
@@ -81,7 +81,7 @@ _HOMES = {
     "Penalty": "splitvfl.hooks",
     "Secrets": "splitvfl.hooks",
     "SplitModel": "splitvfl.cut.split_model",
-    "Trainer": "splitvfl.run.trainer",
+    "Trainer": "splitvfl.app.trainer",
     "View": "splitvfl.hooks",
     "check_model": "splitvfl.cut.model_check",
     "fix_model": "splitvfl.cut.model_fix",

@@ -226,6 +226,7 @@ NO_RESULT_OF_TRAINERS = {
     "log_every": "how often a line is written into the folder",
     "checkpoint_every": "how often a checkpoint is written into the folder",
     "device": "where it is computed",
+    "epochs": "for how long noise is calculated: tests/app/test_python_noise.py",
 }
 
 
@@ -375,6 +376,7 @@ ESTIMATOR: dict[str, Pair] = {
     "epochs": ({}, {"epochs": 2}),
     "batch_size": ({}, {"batch_size": 8}),
     "learning_rate": ({}, {"learning_rate": 0.5}),
+    "exchange": ({}, {"exchange": Split(in_flight=1)}),
     "defenses": ({}, {"defenses": ["isotropic(ratio=1.0)"]}),
     "attacks": ({}, {"attacks": ["norm"]}),
     "penalties": ({}, {"penalties": ["distance-correlation"]}),

@@ -32,24 +32,28 @@ from splitvfl.app.estimator_tables import (
 )
 from splitvfl.app.named_parts import attack_of, defense_of, listed, penalty_of, recipe_of
 from splitvfl.app.score_drift import saturation, shifts_said, warn_of_drift
+from splitvfl.app.trainer import Trainer
 from splitvfl.data.columns import PartyData
 from splitvfl.data.doubts import DoubtWarning, variants
 from splitvfl.data.labels import Labels
 from splitvfl.data.spec import TableSpec
 from splitvfl.errors import ArgumentError
+from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.prediction import predict
+from splitvfl.exchange.split import Split
 from splitvfl.hooks import Attack, Weighed, hook_name, placed, target_of
 from splitvfl.leakage.leak_table import LeakTable
 from splitvfl.learning.defaults import suggested_batch_size, suggested_epochs, suggested_learning_rate
 from splitvfl.learning.losses import Loss, link_of, loss_name
-from splitvfl.learning.optimizers import PerParameter, fused_adam, rowwise_adagrad
+from splitvfl.learning.optimizers import PerParameter, fused_adam, rowwise_adagrad, sgd
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.sampled import sampled_layers
 from splitvfl.learning.tasks import Binary, Multiclass, Regression, Task
+from splitvfl.models import logistic_loss
 from splitvfl.party.attaching import attach_defense
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.recipe import Recipe
-from splitvfl.run.trainer import Trainer
+from splitvfl.wording import shown
 
 _MOST_SEEDS = 2**31 - 1
 
@@ -65,6 +69,7 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | None = None,
+        exchange: Exchange | None = None,
         defenses: Sequence[Any] = (),
         attacks: Sequence[Any] = (),
         penalties: Sequence[Any] | Mapping[str, Sequence[Any]] = (),
@@ -88,6 +93,7 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
+        self.exchange = exchange
         self.defenses = defenses
         self.attacks = attacks
         self.penalties = penalties
@@ -136,7 +142,10 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         check_order(X, y)
         table = self._table(X, fitted=None)
         recipe = recipe_of(self.model)
+        exchange = self._exchange()
         labels, task = self._labels(y, recipe.make_loss())
+        if exchange.sums_only and task.name == "binary":  # as it computes residues
+            task = Binary(logistic_loss(exchange.approximation))
         check_rows(table, labels)
         seed = int(check_random_state(self.random_state).randint(_MOST_SEEDS))
         defenses = [defense_of(one) for one in listed(self.defenses, "defenses")]
@@ -154,8 +163,7 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             party.data(table, train=True, labels=None if number else labels, norm=recipe.row_norm)
             for number, party in enumerate(held)
         ]
-        rate = suggested_learning_rate(linear=recipe.is_linear) if self.learning_rate is None else self.learning_rate
-        active, passives = self._parties_of(data, recipe, task, seed, rate)
+        active, passives = self._parties_of(data, recipe, task, seed, self._optimizer(recipe, exchange))
         epochs = suggested_epochs(table.num_rows) if self.epochs is None else self.epochs
         batch_size = suggested_batch_size(table.num_rows) if self.batch_size is None else self.batch_size
         trainer = Trainer(
@@ -168,9 +176,12 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
             noise_seed_for_experiments=own_seed,
             audit=self.audit,
             evaluate_every=epochs,
+            epochs=epochs,
             device=self.device,
+            exchange=exchange,
         )
         trainer.fit(epochs)
+        self.noise_notes_ = list(trainer.noise_notes)
         self.leakage_ = _as_frame(LeakTable.of(trainer.watch, trainer.after_training).columns())
         self.epochs_, self.batch_size_ = epochs, trainer.batches.batch_size
         # Of a frame, its own: a column of lists is one of them, and several of the table.
@@ -181,6 +192,27 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         self._prediction_defenses = defenses
         self._score_shifts = active.learned_shifts
         return self
+
+    def _exchange(self) -> Exchange:
+        if self.exchange is None:
+            return Split()
+        if not isinstance(self.exchange, Exchange):
+            raise ArgumentError(
+                f"expected exchange as an object of splitvfl.exchange, Split(...) say, got {shown(self.exchange)}"
+            )
+        return self.exchange
+
+    def _optimizer(self, recipe: Recipe, exchange: Exchange) -> PerParameter:
+        """Return what makes every party's optimiser: plain steps where noise is calculated for them."""
+        rate = self.learning_rate
+        if exchange.noise is not None or exchange.sum_noise is not None:
+            if rate is None:
+                raise ArgumentError(
+                    "learning_rate: noise is calculated for plain gradient descent, whose rate has no default; give one"
+                )
+            return PerParameter(dense=partial(sgd, lr=rate))
+        usual = suggested_learning_rate(linear=recipe.is_linear) if rate is None else rate
+        return PerParameter(dense=partial(fused_adam, lr=usual), embeddings=rowwise_adagrad)
 
     def _table(self, given: Any, *, fitted: FittedColumns | None) -> pa.Table:
         return table_of(self, given, fitted=fitted, allow_nan=self.missing == "indicator")
@@ -196,10 +228,9 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         """Return labels as they are trained on, and the task, with the model's loss if it brings one."""
 
     def _parties_of(
-        self, data: Sequence[PartyData], recipe: Recipe, task: Task, seed: int, rate: float
+        self, data: Sequence[PartyData], recipe: Recipe, task: Task, seed: int, optimizer: PerParameter
     ) -> tuple[ActiveParty, dict[str, PassiveParty]]:
         """Return the parties with new models."""
-        optimizer = PerParameter(dense=partial(fused_adam, lr=rate), embeddings=rowwise_adagrad)
         own, *others = data
         passives = {}
         for party in others:
@@ -271,7 +302,12 @@ class SplitClassifier(ClassifierMixin, _SplitEstimator):  # type: ignore[misc]
             (``{"name": "mlp", "bottom": [16]}``), or a :class:`~splitvfl.models.Recipe`.
         epochs: Passes over the records. Default: :func:`~splitvfl.learning.defaults.suggested_epochs`.
         batch_size: Records in a step. Default: :func:`~splitvfl.learning.defaults.suggested_batch_size`.
-        learning_rate: Of Adam. Default: :func:`~splitvfl.learning.defaults.suggested_learning_rate`.
+        learning_rate: Of Adam. Default: :func:`~splitvfl.learning.defaults.suggested_learning_rate`. With noise that
+            the exchange agrees on, of plain gradient descent, without a default.
+        exchange: How a step is talked through, an object of :mod:`splitvfl.exchange`. Noise for a privacy loss that it
+            agrees on (``Split(noise=HdpNoiseSettings(epsilon=1.0, delta=1e-5))``) is calculated and added, as from an
+            experiment's file; ``noise_notes_`` says then what is protected. Default: activations and gradients in the
+            clear.
         defenses: Objects, or names with options as on the command line: ``"asymmetric-response(detection_error=0.4)"``.
             Each training starts with copies.
             A mapping with a name and options, as in a file, is taken too.
@@ -305,6 +341,7 @@ class SplitClassifier(ClassifierMixin, _SplitEstimator):  # type: ignore[misc]
             installed, and else an Arrow table. Columns as of :class:`~splitvfl.leakage.leak_table.LeakTable`.
         epochs_: Epochs that were trained.
         batch_size_: Records in a step.
+        noise_notes_: What is protected by noise that was calculated, from whom, and what is not, in sentences.
         n_features_in_: Number of columns.
         feature_names_in_: Their names, where ``X`` had names.
 

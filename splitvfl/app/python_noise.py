@@ -8,6 +8,7 @@ from splitvfl.app.batching import Batching
 from splitvfl.app.noise_basis import Beside, NoiseBasis
 from splitvfl.app.noise_plans import plan_for, with_noise
 from splitvfl.errors import ConfigError
+from splitvfl.exchange.noise import HdpNoiseSettings
 from splitvfl.hooks import PHASES, crossing_of, hook_name, placed
 from splitvfl.learning.losses import ApproximateLogistic, Logistic
 from splitvfl.learning.optimizers import ParameterFactory, plain_rate, projected_steps
@@ -25,6 +26,12 @@ def calculated(given: Given) -> CalculatedNoise:
     Raises:
         ConfigError: If the training is not one that the noise can be calculated for.
     """
+    agreed = given.exchange.noise
+    if isinstance(agreed, HdpNoiseSettings) and agreed.predictions is not None:
+        raise ConfigError(
+            f"{SOURCE}: exchange.noise.prediction_share: records that are scored later are counted in the folder of a "
+            "run, by splitvfl predict, and nothing counts them here; leave it out, or train from a file"
+        )
     plan = plan_for(_basis_of(given))
     assert plan is not None
     parties: list[Party] = [given.active, *given.passives.values()]
@@ -92,7 +99,7 @@ def _check_model(party: Party) -> None:
     raise ConfigError(
         f"{SOURCE}: model: noise is calculated for splitvfl.models.Linear(columns, 1) without a bias at passive "
         f"parties, and splitvfl.models.LinearTop at the label party, all of whose weights learn; {party.name} has "
-        f"{type(party.module).__name__}"
+        f"{type(party.module).__name__}; take model logistic-regression or glm"
     )
 
 

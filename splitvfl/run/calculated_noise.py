@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
 
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.base import Exchange
@@ -13,9 +11,6 @@ from splitvfl.hooks import At, Defense
 from splitvfl.learning.batches import Batches
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy import PrivacyBudget
-
-# It knows models and defenses, which nothing in this folder does: loaded where noise is agreed on, as plug-ins are.
-_CALCULATES = "splitvfl.app.python_noise"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,34 +59,21 @@ class CalculatedNoise:
     notes: tuple[str, ...]
 
 
-def awaits_noise(exchange: Exchange, epochs: int | None) -> bool:
-    """Return whether noise is agreed on that is to be calculated for a run of so many epochs.
+def epochs_of_noise(exchange: Exchange, epochs: int | None) -> int | None:
+    """Return for how many epochs noise that was agreed on is to be calculated; ``None``: none is.
 
     Raises:
         ConfigError: If it cannot be, as the number of epochs is not known.
     """
     agreed = exchange.noise is not None or exchange.sum_noise is not None
     if not agreed or exchange.noise_is_planned:
-        return False
+        return None
     if epochs is not None:
-        return True
+        return epochs
     if exchange.sum_noise is not None and exchange.sum_noise.sigma is not None:
-        return False  # noise of that size is added, and nothing is counted
+        return None  # noise of that size is added, and nothing is counted
     key = "noise" if exchange.noise is not None else "sum_noise"
     raise ConfigError(
         f"exchange {exchange.name}: {key} is calculated for the epochs of the whole run: say how many they are, "
         "Trainer(..., epochs=10), and give fit the same"
     )
-
-
-def calculated(**given: Any) -> CalculatedNoise:
-    """Return the noise for a trainer, and keep its parties' weights where that assumes them to be.
-
-    Args:
-        given: As of :class:`Given`.
-
-    Raises:
-        ConfigError: If the training is not one that the noise can be calculated for.
-    """
-    found: CalculatedNoise = import_module(_CALCULATES).calculated(Given(**given))
-    return found

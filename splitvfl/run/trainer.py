@@ -60,7 +60,7 @@ from splitvfl.party.attaching import attach_defense, check_labels
 from splitvfl.party.direction import check_awaited
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run import checkpoint, written_files
-from splitvfl.run.calculated_noise import awaits_noise, calculated
+from splitvfl.run.calculated_noise import CalculatedNoise, Given, epochs_of_noise
 from splitvfl.run.column_seats import ColumnSeats
 from splitvfl.run.feature_seats import feature_leaks
 from splitvfl.run.half_folder import (
@@ -225,13 +225,14 @@ class Trainer(Training):
             sizes=None if active.data.shards is None else active.data.shards.sizes,
         )
         exchange, noise = exchange or Split(), None
-        if isinstance(exchange, Exchange) and awaits_noise(exchange, epochs):
+        self._longest = epochs_of_noise(exchange, epochs) if isinstance(exchange, Exchange) else None
+        if isinstance(exchange, Exchange) and self._longest is not None:
             exchange.check_shards(shards)
-            noise = calculated(
+            given = Given(
                 active=active,
                 passives=self.passives,
                 exchange=exchange,
-                epochs=epochs,
+                epochs=self._longest,
                 batches=self.batches,
                 evaluate_every=evaluate_every,
                 early_stopping=early_stopping is not None,
@@ -239,9 +240,9 @@ class Trainer(Training):
                 defenses=defenses,
                 fixed=noise_seed_for_experiments is not None,
             )
+            noise = self.calculate(given)
             exchange, defenses = noise.exchange, [*defenses, *noise.defenses]
         self.noise_notes = () if noise is None else noise.notes
-        self._longest = None if noise is None else epochs
         self.account = None if noise is None else noise.account
         names = (active.name, *self.passives)
         exchanges = _by_party(exchange, names, noise_seed_for_experiments)
@@ -353,6 +354,18 @@ class Trainer(Training):
         self.number = new_run_number()
         self.made_by: dict[str, MadeBy] = {}
         self.data_digests: dict[str, dict[str, str]] = {}
+
+    @staticmethod
+    def calculate(given: Given) -> CalculatedNoise:
+        """Return the noise for what was given, where the exchange agrees on some.
+
+        Raises:
+            ConfigError: Always: models and defenses are not known here.
+        """
+        raise ConfigError(
+            f"exchange {given.exchange.name}: noise is agreed on, which the Trainer of the package itself calculates: "
+            "from splitvfl import Trainer"
+        )
 
     def __repr__(self) -> str:
         """Return parties, records and how far it is."""

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from torch import nn
 
+import splitvfl.run.trainer
+from splitvfl.app import estimators
 from splitvfl.app.experiment import Experiment, Workbench
 from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.records import load_data
+from splitvfl.app.trainer import Trainer
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data import VerticalData
 from splitvfl.defenses import AsymmetricResponse, GaussianIR, Rounding
-from splitvfl.errors import ConfigError
+from splitvfl.errors import ConfigError, SplitVFLError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.noise import HdpNoiseSettings, NoiseSettings, SumNoiseSettings
 from splitvfl.exchange.residue import Residue
@@ -28,7 +34,8 @@ from splitvfl.learning.tasks import Binary, Regression, Task
 from splitvfl.models import MLP, Linear, LinearTop, logistic_loss
 from splitvfl.models.glm_losses import LeastSquaresLoss
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.trainer import Trainer
+from splitvfl.privacy import tight_hdp_sensitivity
+from splitvfl.sklearn import SplitClassifier
 from tests.exchange.logistic import SHORT
 from tests.run.parties import SHORT_KEYS
 
@@ -230,6 +237,13 @@ def test_what_the_noise_is_not_calculated_for_is_refused(given: dict[str, Any], 
         in_python(data, Split(noise=HDP), **given)
 
 
+def test_users_import_the_trainer_that_calculates_and_the_other_says_so(data: VerticalData) -> None:
+    assert splitvfl.Trainer is Trainer
+    trainer = in_python(data, Split())
+    with pytest.raises(ConfigError, match="from splitvfl import Trainer"):
+        splitvfl.run.trainer.Trainer(trainer.active, trainer.passives, exchange=Split(noise=HDP), epochs=2)
+
+
 def test_parties_take_the_same_steps(data: VerticalData) -> None:
     own = data.active.with_row_norm(0.5)
     active = ActiveParty(own, LinearTop(1, active_inputs=own.width), optimizer=SGD)
@@ -243,3 +257,95 @@ def test_more_epochs_than_it_was_calculated_for_are_refused(data: VerticalData) 
     trainer = in_python(data, Split(noise=HDP))
     with pytest.raises(ConfigError, match="calculated for 2 epochs, and 3 would spend more"):
         trainer.fit(3)
+
+
+def test_what_is_put_by_for_predictions_is_refused_where_nothing_counts_them(data: VerticalData) -> None:
+    agreed = HDP.model_copy(update={"prediction_share": 0.2, "predictions": 100})
+    with pytest.raises(ConfigError, match="nothing counts them here"):
+        in_python(data, Split(noise=agreed))
+
+
+# --- estimators
+
+
+def features(count: int = 60) -> tuple[Any, Any]:
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(count, 5))
+    return X, (X[:, 0] + X[:, 4] > 0).astype(int)
+
+
+LOGISTIC = {"name": "logistic-regression", "init": "zero", "row_norm": 1.0}
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
+    """Every trainer that an estimator makes."""
+    found: list[Trainer] = []
+
+    class Noting(Trainer):
+        def __init__(self, *parties: Any, **settings: Any) -> None:
+            super().__init__(*parties, **settings)
+            found.append(self)
+
+    monkeypatch.setattr(estimators, "Trainer", Noting)
+    return found
+
+
+def test_an_estimators_noise_is_that_of_a_trainer_and_so_is_its_run(made: list[Trainer]) -> None:
+    X, y = features()
+    given = {"exchange": Split(noise=HDP), "learning_rate": 0.5, "epochs": 3, "batch_size": 20, "random_state": 1}
+    model = clone(SplitClassifier({"lab": slice(2, None)}, model=LOGISTIC, audit=False, **given)).fit(X, y)
+    (own,) = made
+    parties = {name: party.data for name, party in own.passives.items()}
+    steps = partial(sgd, lr=0.5)
+    bank = ActiveParty(own.active.data, LinearTop(1, active_inputs=2, init="zero"), optimizer=steps)
+    others = {name: PassiveParty(one, Linear(one.width, init="zero"), optimizer=steps) for name, one in parties.items()}
+    usual: dict[str, Any] = {"batch_size": 20, "seed": own.batches.seed, "audit": False, "evaluate_every": 3}
+    noise_seed = own.batches.seed  # random_state makes noise repeatable too
+    by_hand = Trainer(bank, others, exchange=Split(noise=HDP), epochs=3, noise_seed_for_experiments=noise_seed, **usual)
+    by_hand.fit(3)
+
+    assert sigmas(by_hand) == sigmas(own)
+    assert len(sigmas(own)) == 2
+    for mine, theirs in zip(weights_of(own), weights_of(by_hand), strict=True):
+        assert torch.equal(mine, theirs)
+    assert model.noise_notes_ == list(by_hand.noise_notes)
+    # Lemma by lemma: three batches of 20 an epoch, rows and weights of norm 1, a rate of 1/2.
+    moved = tight_hdp_sensitivity("passive", steps=9, epochs=3, batch_size=20, eta=0.5, k=1.0, lipschitz=1.0)
+    assert f"(sensitivity {moved:.4g})" in model.noise_notes_[0]
+
+
+def test_an_estimator_trains_under_encryption_with_noise_before_it(made: list[Trainer]) -> None:
+    X, y = features()
+    exchange = Taylor(rows=60, encryption=SHORT, noise=NoiseSettings(epsilon=0.5, delta=0.1))
+    recipe = {**LOGISTIC, "row_norm": 0.7}
+    with SHORT_KEYS():
+        model = SplitClassifier(
+            {"lab": slice(2, None)},
+            model=recipe,
+            audit=False,
+            exchange=exchange,
+            learning_rate=0.1,
+            epochs=1,
+            batch_size=60,
+        ).fit(X, y)
+    (trainer,) = made
+    # One batch of all, one epoch: the published formula at G = 1.
+    by_hand = math.sqrt(2 * math.log(1.25 / 0.1)) * math.sqrt(8 * 0.1**2 / 60 + 64) / 0.5
+    assert dict(sigmas(trainer))["gradient/lab"] == pytest.approx(by_hand, rel=1e-6)
+    assert any("heuristic" in line for line in model.noise_notes_)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"exchange": "split"}, r"expected exchange as an object of splitvfl\.exchange, .* got 'split'"),
+        ({"learning_rate": None}, "learning_rate: noise is calculated for plain gradient descent"),
+        ({"model": "mlp"}, "active has MLP.*take model logistic-regression or glm"),
+        ({"model": "logistic-regression"}, "nothing bounds those of active"),
+    ],
+)
+def test_an_estimator_says_what_noise_needs(given: dict[str, Any], text: str) -> None:
+    settings = {"model": LOGISTIC, "exchange": Split(noise=HDP), "learning_rate": 0.5, **given}
+    with pytest.raises(SplitVFLError, match=text):
+        SplitClassifier({"lab": slice(2, None)}, **settings).fit(*features())
