@@ -312,14 +312,22 @@ def _predicted(
 def _encoded(
     numeric: npt.NDArray[np.float32], codes: Whole, messages: Floats, fitted: Whole, asked: Whole
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return inputs of the records to fit to, and of others: a category is the mean message of its fitted records."""
+    """Return inputs of the records to fit to, and of others: a category is the mean message of its fitted records.
+
+    Of the records to fit to it is that of others among them, so that no model takes a record's own message for a code.
+    """
     if not codes.shape[1]:
         return numeric[fitted], numeric[asked]
     from sklearn.preprocessing import TargetEncoder
 
     inputs, others = [numeric[fitted]], [numeric[asked]]
+    places = np.arange(len(fitted)) % _FOLDS
     for axis in range(messages.shape[1]):
-        encoder = TargetEncoder(target_type="continuous", cv=_FOLDS, random_state=0)
-        inputs.append(encoder.fit_transform(codes[fitted], messages[fitted, axis]))
-        others.append(encoder.transform(codes[asked]))
+        encoder, own = TargetEncoder(target_type="continuous"), messages[fitted, axis]
+        encoded = np.zeros(codes[fitted].shape)
+        for fold in range(_FOLDS):
+            known = places != fold
+            encoded[~known] = encoder.fit(codes[fitted][known], own[known]).transform(codes[fitted][~known])
+        inputs.append(encoded)
+        others.append(encoder.fit(codes[fitted], own).transform(codes[asked]))
     return np.concatenate(inputs, axis=1), np.concatenate(others, axis=1)
