@@ -61,8 +61,6 @@ class LabelsAndFeaturesAttack:
 
     Features and messages are kept in 128 MiB at most: records beyond that are not scored, and a note says so.
 
-    Also called: labels and features, label denoising.
-
     Source: this project's. For the trees: Geurts, Ernst and Wehenkel, Machine Learning 63 (2006).
     """
 
