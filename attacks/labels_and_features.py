@@ -118,7 +118,8 @@ class LabelsAndFeaturesAttack:
         self._take(places, gradient.double().cpu())
         if classes not in (2, None):
             return torch.zeros(len(ids), classes, dtype=torch.float64, device=gradient.device)
-        scores = np.where(places >= 0, self._means()[places, 0], np.nan) if self._count else np.full(len(ids), np.nan)
+        scores = np.full(len(ids), np.nan)
+        scores[places >= 0] = self._means(places[places >= 0])[:, 0]
         return torch.from_numpy(scores).to(gradient.device)
 
     def _places(self, ids: Whole, numeric: npt.NDArray[np.float32], codes: Whole, *, axes: int) -> Whole:
@@ -186,9 +187,9 @@ class LabelsAndFeaturesAttack:
         np.add.at(self._sums, own[known], along[known] - self._mean)
         np.add.at(self._seen, own[known], 1)
 
-    def _means(self) -> Floats:
-        """Return the mean message of each record that is kept; zeros where none came."""
-        found: Floats = self._sums[: self._count] / np.maximum(self._seen[: self._count], 1)[:, None]
+    def _means(self, places: Whole | slice) -> Floats:
+        """Return the mean message of each of these records; zeros where none came."""
+        found: Floats = self._sums[places] / np.maximum(self._seen[places], 1)[:, None]
         return found
 
     def revised(self) -> tuple[Tensor, Tensor]:
@@ -197,7 +198,7 @@ class LabelsAndFeaturesAttack:
         Returns:
             Ids ``(m,)`` and scores ``(m,)``, float64; of k classes log probabilities of k clusters, ``(m, k)``.
         """
-        messages, came = self._means(), self._seen[: self._count] > 0
+        messages, came = self._means(slice(self._count)), self._seen[: self._count] > 0
         points = _units(messages)
         if np.count_nonzero(came) >= _LEAST_FITTED:
             predicted = _predicted(self._numeric[: self._count], self._codes[: self._count], messages, came)
@@ -210,7 +211,10 @@ class LabelsAndFeaturesAttack:
         if len(points) < classes:
             return np.zeros((len(points), classes))
         drawn = np.random.default_rng(0).permutation(len(points))[:_MOST_FITTED]
-        return fit_classes(points[drawn], classes).log_posteriors(points)
+        fit = fit_classes(points[drawn], classes)
+        # In pieces, as there is a distance for each record, cluster and dimension.
+        starts = range(0, len(points), _MOST_FITTED)
+        return np.concatenate([fit.log_posteriors(points[start : start + _MOST_FITTED]) for start in starts])
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is kept of each record, and the directions of messages."""
@@ -318,7 +322,8 @@ def _encoded(
         return numeric[fitted], numeric[asked]
     from sklearn.preprocessing import TargetEncoder
 
-    inputs, others = [numeric[fitted]], [numeric[asked]]
+    inputs: list[npt.NDArray[Any]] = [numeric[fitted]]
+    others: list[npt.NDArray[Any]] = [numeric[asked]]
     places = np.arange(len(fitted)) % _FOLDS
     for axis in range(messages.shape[1]):
         encoder, own = TargetEncoder(target_type="continuous"), messages[fitted, axis]
