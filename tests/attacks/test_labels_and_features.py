@@ -8,8 +8,9 @@ import pytest
 import torch
 from scipy.special import expit
 from sklearn.metrics import roc_auc_score
-from torch import Tensor
+from torch import Tensor, nn
 
+from splitvfl import SplitModel
 from splitvfl.attacks import LabelsAndFeaturesAttack, labels_and_features
 from splitvfl.data.columns import Columns
 from splitvfl.errors import ArgumentError, AttackRefused, HookError
@@ -18,7 +19,7 @@ from splitvfl.leakage.canaries import Canaries
 from splitvfl.leakage.judging import Leak
 from splitvfl.leakage.side_knowledge import GRANTED
 from splitvfl.metrics import oriented
-from tests.builders import small_trainer
+from tests.builders import seeded, small_trainer
 
 WIDTH = 4
 
@@ -354,6 +355,17 @@ def test_it_needs_record_ids() -> None:
 
 
 # --- in a run
+
+
+def test_a_loop_of_ones_own_has_it_with_the_columns_that_its_bottom_is_given() -> None:
+    columns, labels, _ = answered(400)
+    model = SplitModel(seeded("bottom", lambda: nn.Linear(5, 3)), seeded("top", lambda: nn.Linear(3, 1)))
+    leak = model.cut.watch(LabelsAndFeaturesAttack())
+    for ids in torch.arange(400).split(80):
+        outputs = model(columns[ids], labels=labels[ids], ids=ids)
+        nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], labels[ids]).backward()
+    assert leak.summary.scored_accumulated == 1.0
+    assert leak.summary.worst_accumulated_auc > 0.95  # nothing hides the messages
 
 
 def test_a_run_judges_it_as_an_attack_on_messages_with_canaries() -> None:
