@@ -55,9 +55,10 @@ class LabelsAndFeaturesAttack:
     figures are read (:meth:`revised`), and the models are fitted then. What a call returns in between is what came of
     each record so far.
 
-    It adds most where messages are few or noisy and features say something of the label. Where messages alone tell
-    every label, as without a defense, it tells no more. At a top with hidden layers there is no single direction, and
-    its score means less.
+    It adds most where messages are few or noisy and features say something of the label. The weights are equal, as no
+    message says how noisy it is: where messages alone tell every label, as without a defense, the sum reads less than
+    they do, and the figures of its steps are those of the messages. At a top with hidden layers there is no single
+    direction, and its score means less.
 
     Features and messages are kept in 128 MiB at most: records beyond that are not scored, and a note says so.
 

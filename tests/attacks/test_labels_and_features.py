@@ -365,7 +365,9 @@ def test_a_loop_of_ones_own_has_it_with_the_columns_that_its_bottom_is_given() -
         outputs = model(columns[ids], labels=labels[ids], ids=ids)
         nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], labels[ids]).backward()
     assert leak.summary.scored_accumulated == 1.0
-    assert leak.summary.worst_accumulated_auc > 0.95  # nothing hides the messages
+    # Nothing hides the messages: they tell all labels, and what features predict is added to them all the same.
+    assert leak.summary.worst_auc == 1.0
+    assert leak.summary.worst_accumulated_auc > 0.8
 
 
 def test_a_run_judges_it_as_an_attack_on_messages_with_canaries() -> None:
