@@ -55,13 +55,12 @@ class LabelsAndFeaturesAttack:
     figures are read (:meth:`revised`), and the models are fitted then. What a call returns in between is what came of
     each record so far.
 
-    It adds most where messages are few or noisy and features say something of the label. Where messages alone tell
-    every label, as without a defense, it tells no more. At a top with hidden layers there is no single direction, and
-    its score means less.
+    It adds most where messages are few or noisy and features say something of the label. The weights are equal, as no
+    message says how noisy it is: where messages alone tell every label, as without a defense, the sum reads less than
+    they do, and the figures of its steps are those of the messages. At a top with hidden layers there is no single
+    direction, and its score means less.
 
     Features and messages are kept in 128 MiB at most: records beyond that are not scored, and a note says so.
-
-    Also called: labels and features, label denoising.
 
     Source: this project's. For the trees: Geurts, Ernst and Wehenkel, Machine Learning 63 (2006).
     """
@@ -120,7 +119,8 @@ class LabelsAndFeaturesAttack:
         self._take(places, gradient.double().cpu())
         if classes not in (2, None):
             return torch.zeros(len(ids), classes, dtype=torch.float64, device=gradient.device)
-        scores = np.where(places >= 0, self._means()[places, 0], np.nan) if self._count else np.full(len(ids), np.nan)
+        scores = np.full(len(ids), np.nan)
+        scores[places >= 0] = self._means(places[places >= 0])[:, 0]
         return torch.from_numpy(scores).to(gradient.device)
 
     def _places(self, ids: Whole, numeric: npt.NDArray[np.float32], codes: Whole, *, axes: int) -> Whole:
@@ -188,9 +188,9 @@ class LabelsAndFeaturesAttack:
         np.add.at(self._sums, own[known], along[known] - self._mean)
         np.add.at(self._seen, own[known], 1)
 
-    def _means(self) -> Floats:
-        """Return the mean message of each record that is kept; zeros where none came."""
-        found: Floats = self._sums[: self._count] / np.maximum(self._seen[: self._count], 1)[:, None]
+    def _means(self, places: Whole | slice) -> Floats:
+        """Return the mean message of each of these records; zeros where none came."""
+        found: Floats = self._sums[places] / np.maximum(self._seen[places], 1)[:, None]
         return found
 
     def revised(self) -> tuple[Tensor, Tensor]:
@@ -199,7 +199,7 @@ class LabelsAndFeaturesAttack:
         Returns:
             Ids ``(m,)`` and scores ``(m,)``, float64; of k classes log probabilities of k clusters, ``(m, k)``.
         """
-        messages, came = self._means(), self._seen[: self._count] > 0
+        messages, came = self._means(slice(self._count)), self._seen[: self._count] > 0
         points = _units(messages)
         if np.count_nonzero(came) >= _LEAST_FITTED:
             predicted = _predicted(self._numeric[: self._count], self._codes[: self._count], messages, came)
@@ -212,7 +212,10 @@ class LabelsAndFeaturesAttack:
         if len(points) < classes:
             return np.zeros((len(points), classes))
         drawn = np.random.default_rng(0).permutation(len(points))[:_MOST_FITTED]
-        return fit_classes(points[drawn], classes).log_posteriors(points)
+        fit = fit_classes(points[drawn], classes)
+        # In pieces, as there is a distance for each record, cluster and dimension.
+        starts = range(0, len(points), _MOST_FITTED)
+        return np.concatenate([fit.log_posteriors(points[start : start + _MOST_FITTED]) for start in starts])
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is kept of each record, and the directions of messages."""
@@ -312,14 +315,23 @@ def _predicted(
 def _encoded(
     numeric: npt.NDArray[np.float32], codes: Whole, messages: Floats, fitted: Whole, asked: Whole
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return inputs of the records to fit to, and of others: a category is the mean message of its fitted records."""
+    """Return inputs of the records to fit to, and of others: a category is the mean message of its fitted records.
+
+    Of the records to fit to it is that of others among them, so that no model takes a record's own message for a code.
+    """
     if not codes.shape[1]:
         return numeric[fitted], numeric[asked]
     from sklearn.preprocessing import TargetEncoder
 
-    inputs, others = [numeric[fitted]], [numeric[asked]]
+    inputs: list[npt.NDArray[Any]] = [numeric[fitted]]
+    others: list[npt.NDArray[Any]] = [numeric[asked]]
+    places = np.arange(len(fitted)) % _FOLDS
     for axis in range(messages.shape[1]):
-        encoder = TargetEncoder(target_type="continuous", cv=_FOLDS, random_state=0)
-        inputs.append(encoder.fit_transform(codes[fitted], messages[fitted, axis]))
-        others.append(encoder.transform(codes[asked]))
+        encoder, own = TargetEncoder(target_type="continuous"), messages[fitted, axis]
+        encoded = np.zeros(codes[fitted].shape)
+        for fold in range(_FOLDS):
+            known = places != fold
+            encoded[~known] = encoder.fit(codes[fitted][known], own[known]).transform(codes[fitted][~known])
+        inputs.append(encoded)
+        others.append(encoder.fit(codes[fitted], own).transform(codes[asked]))
     return np.concatenate(inputs, axis=1), np.concatenate(others, axis=1)
