@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from splitvfl.audit.calculation import ROUNDING, Calculated, calculated, is_built_in
 from splitvfl.audit.verdicts import ClaimAudit, DefenseAudit, Verdict
-from splitvfl.audit.worlds import Messages, Relation, Stage, Surroundings, World, neighbours, observe, prepared
+from splitvfl.audit.worlds import (
+    MESSAGES,
+    Messages,
+    Relation,
+    Stage,
+    Surroundings,
+    World,
+    neighbours,
+    observe,
+    prepared,
+)
 from splitvfl.claims import (
     Claim,
     DetectionError,
@@ -37,7 +49,8 @@ _MIXED = 2_000  # draws where each is a batch of its own
 _BESIDE = 12_000  # draws that are looked at with what was sent before them and beside them
 _UNBOUNDED = 1.5  # distance of two rows in units of σ, where nothing bounds them
 _APART_BY = 500_000  # seeds, between what is measured and what is looked at before: no claim is tested so often
-_TESTS: Final = 2  # of a claim: a record's message alone, and with what was sent before it and beside it
+_WHOLE = 400  # draws that are looked at with all rows of their batch
+_TESTS: Final = 4  # of a claim: a message alone, with what was sent before and beside it, with its batch, and twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +87,12 @@ def audit_defense(
 
     Each claim is compared with a calculation where the mechanism's law is known, and with a measured lower bound:
     neighbouring inputs for the claim's relation are searched for the pair that is told apart best, and on other draws
-    it is told apart, by a record's message alone, and together with an earlier message and a known record's row.
+    it is told apart in four ways: by a record's message alone, together with an earlier message and a known record's
+    row, together with all rows of a batch of eight of which all others are known, and by two messages of the record.
 
-    It does not see what depends on more than it makes: several runs, other defenses before and after, secrets that
-    leak elsewhere. What was not refuted is not proven by that.
+    It does not see what depends on more than it makes: noise that cancels only over more than eight records or two
+    messages at once, or between values that change from step to step; several runs; other defenses before and after;
+    secrets that leak elsewhere. What was not refuted is not proven by that.
 
     Args:
         defense: The defense; it is left as it is.
@@ -256,28 +271,52 @@ class _Auditor:
         notes = () if all(seen.repeatable for seen in behaviours) else (_NOT_REPEATABLE,)
         mixing = any(seen.mixing for seen in behaviours)
         plain = Stage(
-            self.defense, self.around, together=question.together, per_run=question.per_run, mixing=mixing,
-            seed=self._next_seed(), rows=min(_ROWS, max(64, self.draws // 4)),
+            self.defense, self.around, together=question.together, steps=MESSAGES if question.per_run else 1,
+            mixing=mixing, seed=self._next_seed(), rows=min(_ROWS, max(64, self.draws // 4)),
         )  # fmt: skip
         if not mixing and replace(plain, seed=plain.seed + _APART_BY).shares(pairs[0][0]):
             mixing = plain.mixing = True
         pair = self._worst(plain, pairs, question)
-        stages = [(plain, _MIXED if mixing else self.draws)]
-        if not mixing:
-            beside = replace(plain, beside=True, together=False, seed=self._next_seed())
-            stages.append((beside, min(self.draws, _BESIDE)))
         found = [
-            measure(
-                lambda number, stage=stage: stage.draw(pair[0], number),  # type: ignore[misc]
-                lambda number, stage=stage: stage.draw(pair[1], number),  # type: ignore[misc]
-                question.objective,
-                draws=draws,
-                confidence=self.confidence,
-            )
-            for stage, draws in stages
+            replace(measured, bound=one(measured.bound), ceiling=one(measured.ceiling))
+            for stage, draws, one in self._stages(plain, question)
+            for measured in [self._told_apart(stage, pair, question, draws)]
         ]
         best = max(found, key=lambda each: each.bound)
         return best, f"{pair[0]} against {pair[1]}", notes
+
+    def _stages(self, plain: Stage, question: _Question) -> Iterator[tuple[Stage, int, Callable[[float], float]]]:
+        """Yield in what ways a record is looked at, by how many draws, and what is found of one message by that."""
+        mixing = plain.mixing
+        yield plain, _MIXED if mixing else self.draws, _as_it_is
+        if not mixing:
+            beside = replace(plain, beside=True, together=False, seed=self._next_seed())
+            yield beside, min(self.draws, _BESIDE), _as_it_is
+            yield replace(plain, mixing=True, together=False, seed=self._next_seed()), _WHOLE, _as_it_is
+        if not question.per_run and self._says_the_same_of_two_epochs():
+            around = replace(self.around, epochs=max(2, self.around.epochs))
+            again = replace(plain, around=around, steps=2, seed=self._next_seed())
+            yield again, _WHOLE if mixing else min(self.draws, _BESIDE), partial(_of_one, question.objective.kind)
+
+    def _told_apart(self, stage: Stage, pair: tuple[World, World], question: _Question, draws: int) -> Measured:
+        return measure(
+            lambda number: stage.draw(pair[0], number),
+            lambda number: stage.draw(pair[1], number),
+            question.objective,
+            draws=draws,
+            confidence=self.confidence,
+        )
+
+    def _says_the_same_of_two_epochs(self) -> bool:
+        """Return whether the defense takes a record twice, and claims of its messages what it does of a single one."""
+        if self.around.epochs > 1:
+            return True
+        try:
+            twice = prepared(self.defense, replace(self.around, epochs=2))
+        except SplitVFLError as error:
+            self.gaps.append(f"{hook_name(self.defense)}: two messages of a record: {sentence(str(error))}")
+            return False
+        return claims_of(twice) == claims_of(self.defense)
 
     def _within(self, pairs: list[tuple[World, World]], question: _Question) -> list[tuple[World, World]]:
         """Return the pairs that a claim without a bound is about: rows that are so far apart and no farther."""
@@ -349,6 +388,25 @@ def _measured_words(question: _Question, measured: Measured) -> str:
     if question.claimed > measured.ceiling:
         said += " This one is above that, and could not be refuted by counting."
     return said
+
+
+def _as_it_is(bound: float) -> float:
+    return bound
+
+
+def _of_one(kind: str, bound: float) -> float:
+    """Return what is at least true of one of two messages, the other one known, by what both prove together.
+
+    Two messages of which each keeps ε keep 2ε, of μ they keep √2 μ, and the advantages of each, a, come to no more than
+    1 − (1 − a)²: where two prove more than that, the noise of one depends on the other's.
+    """
+    match kind:
+        case "epsilon":
+            return bound / 2.0
+        case "mu":
+            return bound / math.sqrt(2.0)
+        case _:
+            return 1.0 - math.sqrt(1.0 - bound)
 
 
 def _from(drawn: Messages):  # type: ignore[no-untyped-def]  # a closure with state

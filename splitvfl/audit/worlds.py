@@ -44,8 +44,9 @@ _RESIDUES = (-1.0, -0.5, -0.1, -0.01, 0.01, 0.1, 0.5, 1.0)
 _LENGTHS = (1.0, 3.0, 30.0)  # of rows, in units of the claimed bound: what should be clipped may not be
 _BESIDE = 64  # records of a world in a batch that holds as many known ones: noise that they share is seen in few
 _OTHERS = 7  # known records beside the one that is told apart, where rows are mixed
-_MESSAGES = 8  # of one record that are looked at together, at most
-_BATCHES = 8  # that are compared for what rows of one batch share
+MESSAGES = 8
+"""Messages of one record that are looked at together, at most."""
+_BATCHES = 32  # that are compared for what rows of one batch share: so many show noise that cancels in each of them
 _COLUMNS = 16  # of them, at most
 _BY_CHANCE = 1e-6  # how often rows that share nothing are taken for such that do
 
@@ -174,7 +175,8 @@ class Stage:
     Attributes:
         defense: It; every batch is sent by a copy.
         around: Where it is.
-        together: Whether all receivers of a message, and all messages of a run, are looked at together.
+        together: Whether all receivers of a message are looked at together.
+        steps: Messages of the record that are looked at together, at most those of its epochs.
         beside: Whether an earlier message of other records, and a known row of the same batch, are looked at too.
         mixing: Whether its rows depend on each other, or share noise, so that each draw is a batch of its own.
         seed: Of the first batch.
@@ -184,7 +186,7 @@ class Stage:
     defense: Defense
     around: Surroundings
     together: bool = False
-    per_run: bool = False
+    steps: int = 1
     beside: bool = False
     mixing: bool = False
     seed: int = 0
@@ -199,21 +201,27 @@ class Stage:
         return np.concatenate(batches)[:number]
 
     def shares(self, world: World) -> bool:
-        """Return whether rows of one batch are more alike than those of several: then they are no independent draws.
+        """Return whether rows of one batch depend on each other: then they are no independent draws.
 
-        By Kruskal and Wallis's test of what is sent of equal rows, and of how far it is from the middle, which asks
-        nothing of the law of the noise.
+        By both tails of Kruskal and Wallis's test of what is sent of equal rows, and of how far it is from the middle,
+        which asks nothing of the law of the noise. Rows that share noise are more alike than those of other batches;
+        where their noise cancels, the batches are more alike than independent rows would make them.
         """
-        batches = np.stack([self._sent(world, self.rows) for _ in range(_BATCHES)])
+        rows = max(1, self.rows // 4)
+        batches = np.stack([self._sent(world, rows) for _ in range(_BATCHES)])
         columns = batches[:, :, :: -(-batches.shape[2] // _COLUMNS)]
         seen = np.concatenate([columns, np.abs(columns - np.median(columns, axis=(0, 1)))], axis=2)
         ranks = stats.rankdata(seen.reshape(-1, seen.shape[2]), axis=0).reshape(seen.shape)
         ranks -= ranks.mean(axis=(0, 1))
-        between = self.rows * np.square(ranks.mean(axis=1)).sum(axis=0)
+        between = rows * np.square(ranks.mean(axis=1)).sum(axis=0)
         overall = np.square(ranks).sum(axis=(0, 1))
         # Of one value everywhere there is no noise that could be shared.
-        found = (_BATCHES * self.rows - 1) * between / np.where(overall > 0, overall, 1.0)
-        return bool(stats.chi2.sf(found.max(), _BATCHES - 1) * found.size < _BY_CHANCE)
+        noisy = overall > 0
+        if not noisy.any():
+            return False
+        found = (_BATCHES * rows - 1) * between[noisy] / overall[noisy]
+        tails = min(stats.chi2.sf(found.max(), _BATCHES - 1), stats.chi2.cdf(found.min(), _BATCHES - 1))
+        return bool(2 * tails * found.size < _BY_CHANCE)
 
     @property
     def _batch(self) -> tuple[int, int]:
@@ -245,7 +253,7 @@ class Stage:
         # Which rows are the record's; of the others, and of earlier batches, all is known.
         own = self._batch[1]
         found = []
-        steps = min(self.around.epochs, _MESSAGES) if self.per_run else 1
+        steps = min(self.around.epochs, self.steps)
         first = -1 if self.beside else 0
         for step in range(first, steps):
             batch = make_batch(sender, world, rows, own if step >= 0 else 0, self.around)
