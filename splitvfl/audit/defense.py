@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -45,12 +44,11 @@ DRAWS: Final = 100_000
 
 _SCREENED = 3_000  # draws of each world by which the worst neighbours are looked for
 _ROWS = 4096  # of a batch
-_MIXED = 2_000  # draws where each is a batch of its own
+_WHOLE = range(200, 2_001)  # draws where each is a batch of its own, which takes time: one for ten others
 _BESIDE = 12_000  # draws that are looked at with what was sent before them and beside them
 _UNBOUNDED = 1.5  # distance of two rows in units of σ, where nothing bounds them
 _APART_BY = 500_000  # seeds, between what is measured and what is looked at before: no claim is tested so often
-_WHOLE = 400  # draws that are looked at with all rows of their batch
-_TESTS: Final = 4  # of a claim: a message alone, with what was sent before and beside it, with its batch, and twice
+_TESTS: Final = 4  # of a claim at most: in these ways a record is looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +63,22 @@ class _Question:
     bound: float = 1.0
     per_run: bool = False
     together: bool = False
+
+
+class _Look(NamedTuple):
+    """One way in which a record is looked at.
+
+    Attributes:
+        seen: What is looked at, in words.
+        stage: How it is drawn.
+        draws: How many draws of each world.
+        twice: Whether it is two messages of which each has the claim for itself.
+    """
+
+    seen: str
+    stage: Stage
+    draws: int
+    twice: bool = False
 
 
 def claims_to_measure(claims: Iterable[Claim]) -> int:
@@ -207,14 +221,14 @@ class _Auditor:
             # Of a standard deviation less is worse.
             known = Calculated(_UNBOUNDED * claim.sigma / known.value, "distance of two rows over σ")
         try:
-            measured, inputs, notes = self._measured(question)
+            measured, seen, inputs, notes = self._measured(question)
         except ArgumentError as error:
-            measured, inputs, notes = None, "", (f"It could not be measured: {error}.",)
+            measured, seen, inputs, notes = None, "", "", (f"It could not be measured: {error}.",)
             self.gaps.append(f"{hook_name(self.defense)}: {question.relation}: {error}.")
         except SplitVFLError as error:
-            measured, inputs, notes = None, "", (f"It failed on inputs of the audit: {sentence(str(error))}",)
+            measured, seen, inputs, notes = None, "", "", (f"It failed on inputs of the audit: {sentence(str(error))}",)
             self.gaps.append(f"{hook_name(self.defense)}: {question.relation}: it failed: {sentence(str(error))}")
-        verdict, why = self._verdict(question, known, measured, inputs)
+        verdict, why = self._verdict(question, known, measured, seen, inputs)
         if notes and verdict in ("proven", "not refuted"):
             # Whoever cannot draw its noise again sends another one where a step is repeated.
             verdict, why, notes = "not covered", (*notes, *why), ()
@@ -223,7 +237,7 @@ class _Auditor:
             verdict, why = "no claim", (_TOLD_APART, *why)
         return ClaimAudit(
             stated, question.quantity, question.claimed, question.relation, verdict, (*why, *notes), known,
-            measured, inputs, getattr(claim, "per", "message"), limits=_is_promise(claim),
+            measured, inputs, getattr(claim, "per", "message"), limits=_is_promise(claim), seen=seen,
         )  # fmt: skip
 
     def _unmeasured(self, claim: Claim, stated: str) -> ClaimAudit:
@@ -263,7 +277,8 @@ class _Auditor:
 
     # --- measuring
 
-    def _measured(self, question: _Question) -> tuple[Measured, str, tuple[str, ...]]:
+    def _measured(self, question: _Question) -> tuple[Measured, str, str, tuple[str, ...]]:
+        """Return the strongest bound, what was looked at for it, between which inputs, and what stands against it."""
         pairs = list(neighbours(question.relation, self.defense, question.bound, self.around))
         if question.relation == "row of a record" and question.objective.kind == "mu" and question.bound != 1.0:
             pairs = self._within(pairs, question)
@@ -272,40 +287,54 @@ class _Auditor:
         mixing = any(seen.mixing for seen in behaviours)
         plain = Stage(
             self.defense, self.around, together=question.together, steps=MESSAGES if question.per_run else 1,
-            mixing=mixing, seed=self._next_seed(), rows=min(_ROWS, max(64, self.draws // 4)),
+            whole=mixing, seed=self._next_seed(), rows=min(_ROWS, max(64, self.draws // 4)),
         )  # fmt: skip
         if not mixing and replace(plain, seed=plain.seed + _APART_BY).shares(pairs[0][0]):
-            mixing = plain.mixing = True
+            plain.whole = True
         pair = self._worst(plain, pairs, question)
-        found = [
-            replace(measured, bound=one(measured.bound), ceiling=one(measured.ceiling))
-            for stage, draws, one in self._stages(plain, question)
-            for measured in [self._told_apart(stage, pair, question, draws)]
-        ]
-        best = max(found, key=lambda each: each.bound)
-        return best, f"{pair[0]} against {pair[1]}", notes
+        found: list[tuple[Measured, str]] = []
+        for look in self._looks(plain, question):
+            measured = self._told_apart(look, pair, question)
+            found.append((measured, look.seen))
+            # One test that refutes a claim is enough: the others would take their time for nothing.
+            if measured.bound > question.limit:
+                break
+        best, seen = max(found, key=lambda each: each[0].bound)
+        return best, seen, f"{pair[0]} against {pair[1]}", notes
 
-    def _stages(self, plain: Stage, question: _Question) -> Iterator[tuple[Stage, int, Callable[[float], float]]]:
-        """Yield in what ways a record is looked at, by how many draws, and what is found of one message by that."""
-        mixing = plain.mixing
-        yield plain, _MIXED if mixing else self.draws, _as_it_is
-        if not mixing:
+    def _looks(self, plain: Stage, question: _Question) -> Iterator[_Look]:
+        """Yield in what ways a record is looked at, the quick ones first."""
+        some = min(_WHOLE[-1], max(_WHOLE[0], self.draws // 10))
+        message = "the messages of the record over a run" if question.per_run else "one message of the record"
+        if plain.whole:
+            yield _Look(f"{message}, with {_BATCH}", plain, some)
+        else:
+            yield _Look(message, plain, self.draws)
             beside = replace(plain, beside=True, together=False, seed=self._next_seed())
-            yield beside, min(self.draws, _BESIDE), _as_it_is
-            yield replace(plain, mixing=True, together=False, seed=self._next_seed()), _WHOLE, _as_it_is
+            yield _Look(f"{message}, with {_BEFORE} and known records of its batch", beside, min(self.draws, _BESIDE))
         if not question.per_run and self._says_the_same_of_two_epochs():
             around = replace(self.around, epochs=max(2, self.around.epochs))
             again = replace(plain, around=around, steps=2, seed=self._next_seed())
-            yield again, _WHOLE if mixing else min(self.draws, _BESIDE), partial(_of_one, question.objective.kind)
+            shown = f"two messages of the record, with {_BATCH}" if plain.whole else "two messages of the record"
+            yield _Look(shown, again, some if plain.whole else min(self.draws, _BESIDE), twice=True)
+        # Of many messages of a run two do: wider ones take more draws than these.
+        whole = replace(
+            plain, whole=True, beside=True, together=False, steps=min(2, plain.steps), seed=self._next_seed()
+        )
+        yield _Look(f"{message}, with {_BEFORE} and {_BATCH}", whole, some)
 
-    def _told_apart(self, stage: Stage, pair: tuple[World, World], question: _Question, draws: int) -> Measured:
-        return measure(
-            lambda number: stage.draw(pair[0], number),
-            lambda number: stage.draw(pair[1], number),
+    def _told_apart(self, look: _Look, pair: tuple[World, World], question: _Question) -> Measured:
+        found = measure(
+            lambda number: look.stage.draw(pair[0], number),
+            lambda number: look.stage.draw(pair[1], number),
             question.objective,
-            draws=draws,
+            draws=look.draws,
             confidence=self.confidence,
         )
+        if not look.twice:
+            return found
+        kind = question.objective.kind
+        return replace(found, bound=_of_one(kind, found.bound), ceiling=_of_one(kind, found.ceiling))
 
     def _says_the_same_of_two_epochs(self) -> bool:
         """Return whether the defense takes a record twice, and claims of its messages what it does of a single one."""
@@ -332,7 +361,7 @@ class _Auditor:
         """Return the pair that few draws tell apart best."""
         if len(pairs) == 1:
             return pairs[0]
-        number = 200 if stage.mixing else min(_SCREENED, self.draws)
+        number = 200 if stage.whole else min(_SCREENED, self.draws)
         drawn: dict[World, Messages] = {}
         for world in dict.fromkeys(world for pair in pairs for world in pair):
             drawn[world] = stage.draw(world, number)
@@ -351,9 +380,9 @@ class _Auditor:
     # --- judging
 
     def _verdict(
-        self, question: _Question, known: Calculated | None, measured: Measured | None, inputs: str
+        self, question: _Question, known: Calculated | None, measured: Measured | None, seen: str, inputs: str
     ) -> tuple[Verdict, tuple[str, ...]]:
-        broken = list(self._broken(question, known, measured, inputs))
+        broken = list(self._broken(question, known, measured, seen, inputs))
         if broken:
             return "violated", tuple(broken)
         if self.unmet:
@@ -366,7 +395,7 @@ class _Auditor:
         return "not refuted", (shown,)
 
     def _broken(
-        self, question: _Question, known: Calculated | None, measured: Measured | None, inputs: str
+        self, question: _Question, known: Calculated | None, measured: Measured | None, seen: str, inputs: str
     ) -> Iterator[str]:
         if known is not None and known.value > question.claimed * (1.0 + ROUNDING):
             yield (
@@ -374,7 +403,7 @@ class _Auditor:
                 f"{known.value / question.claimed:.3g} times what is claimed."
             )
         if measured is not None and measured.bound > question.limit:
-            yield f"{_measured_words(question, measured)} So it was between {inputs}."
+            yield f"{_measured_words(question, measured)} So it was between {inputs}. This was seen in {seen}."
 
 
 def _measured_words(question: _Question, measured: Measured) -> str:
@@ -388,10 +417,6 @@ def _measured_words(question: _Question, measured: Measured) -> str:
     if question.claimed > measured.ceiling:
         said += " This one is above that, and could not be refuted by counting."
     return said
-
-
-def _as_it_is(bound: float) -> float:
-    return bound
 
 
 def _of_one(kind: str, bound: float) -> float:
@@ -421,6 +446,8 @@ def _from(drawn: Messages):  # type: ignore[no-untyped-def]  # a closure with st
     return draw
 
 
+_BATCH = "all records of a batch of eight, of which the others are known"
+_BEFORE = "an earlier message of other records"
 _TOLD_APART = "There is too little noise to hide anything of a row: δ is as good as 1 at ε = 1."
 _APART = "records are kept apart"
 _NOT_REPEATABLE = (
