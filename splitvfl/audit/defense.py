@@ -13,6 +13,7 @@ from splitvfl.audit.calculation import ROUNDING, Calculated, calculated, is_buil
 from splitvfl.audit.verdicts import ClaimAudit, DefenseAudit, Verdict
 from splitvfl.audit.worlds import (
     MESSAGES,
+    Dependence,
     Messages,
     Relation,
     Stage,
@@ -44,10 +45,9 @@ DRAWS: Final = 100_000
 
 _SCREENED = 3_000  # draws of each world by which the worst neighbours are looked for
 _ROWS = 4096  # of a batch
-_WHOLE = range(200, 2_001)  # draws where each is a batch of its own, which takes time: one for ten others
+_MIXED = range(200, 2_001)  # draws where each is a batch of its own, which takes time: one for ten others
 _BESIDE = 12_000  # draws that are looked at with what was sent before them and beside them
 _UNBOUNDED = 1.5  # distance of two rows in units of σ, where nothing bounds them
-_APART_BY = 500_000  # seeds, between what is measured and what is looked at before: no claim is tested so often
 _TESTS: Final = 4  # of a claim at most: in these ways a record is looked at
 
 
@@ -287,13 +287,13 @@ class _Auditor:
         mixing = any(seen.mixing for seen in behaviours)
         plain = Stage(
             self.defense, self.around, together=question.together, steps=MESSAGES if question.per_run else 1,
-            whole=mixing, seed=self._next_seed(), rows=min(_ROWS, max(64, self.draws // 4)),
+            seed=self._next_seed(), rows=min(_ROWS, max(64, self.draws // 4)),
         )  # fmt: skip
-        if not mixing and replace(plain, seed=plain.seed + _APART_BY).shares(pairs[0][0]):
-            plain.whole = True
+        depends = plain.dependence(pairs[0][0])
+        plain.whole = mixing or depends.on_batch
         pair = self._worst(plain, pairs, question)
         found: list[tuple[Measured, str]] = []
-        for look in self._looks(plain, question):
+        for look in self._looks(plain, depends, question):
             measured = self._told_apart(look, pair, question)
             found.append((measured, look.seen))
             # One test that refutes a claim is enough: the others would take their time for nothing.
@@ -302,9 +302,9 @@ class _Auditor:
         best, seen = max(found, key=lambda each: each[0].bound)
         return best, seen, f"{pair[0]} against {pair[1]}", notes
 
-    def _looks(self, plain: Stage, question: _Question) -> Iterator[_Look]:
+    def _looks(self, plain: Stage, depends: Dependence, question: _Question) -> Iterator[_Look]:
         """Yield in what ways a record is looked at, the quick ones first."""
-        some = min(_WHOLE[-1], max(_WHOLE[0], self.draws // 10))
+        some = min(_MIXED[-1], max(_MIXED[0], self.draws // 10))
         message = "the messages of the record over a run" if question.per_run else "one message of the record"
         if plain.whole:
             yield _Look(f"{message}, with {_BATCH}", plain, some)
@@ -317,11 +317,11 @@ class _Auditor:
             again = replace(plain, around=around, steps=2, seed=self._next_seed())
             shown = f"two messages of the record, with {_BATCH}" if plain.whole else "two messages of the record"
             yield _Look(shown, again, some if plain.whole else min(self.draws, _BESIDE), twice=True)
-        # Of many messages of a run two do: wider ones take more draws than these.
-        whole = replace(
-            plain, whole=True, beside=True, together=False, steps=min(2, plain.steps), seed=self._next_seed()
-        )
-        yield _Look(f"{message}, with {_BEFORE} and {_BATCH}", whole, some)
+        if plain.whole or depends.on_earlier:
+            # Of many messages of a run two do: wider ones take more draws than these.
+            steps = min(2, plain.steps)
+            whole = replace(plain, whole=True, beside=True, together=False, steps=steps, seed=self._next_seed())
+            yield _Look(f"{message}, with {_BEFORE} and {_BATCH}", whole, some)
 
     def _told_apart(self, look: _Look, pair: tuple[World, World], question: _Question) -> Measured:
         found = measure(

@@ -10,17 +10,17 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy import stats
 from torch import Tensor
 from torch.nn import functional
 
 from splitvfl.audit.class_worlds import class_probabilities, class_rows, label_pairs, paired_predictions
+from splitvfl.audit.dependence import batches_differ, ranks_of, rows_follow
 from splitvfl.claims import RunPlan
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import (
@@ -47,8 +47,7 @@ _OTHERS = 7  # known records beside the one that is told apart, where rows are m
 MESSAGES = 8
 """Messages of one record that are looked at together, at most."""
 _BATCHES = 32  # that are compared for what rows of one batch share: so many show noise that cancels in each of them
-_COLUMNS = 16  # of them, at most
-_BY_CHANCE = 1e-6  # how often rows that share nothing are taken for such that do
+_APART_BY = 500_000  # seeds, between what is measured and what is looked at before: no claim is tested so often
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +202,18 @@ class Places(NamedTuple):
         return cls(places == rows // 2, places[None])
 
 
+class Dependence(NamedTuple):
+    """On what else a row depends.
+
+    Attributes:
+        on_batch: On other rows of its message.
+        on_earlier: On rows of an earlier message of other records.
+    """
+
+    on_batch: bool
+    on_earlier: bool
+
+
 @dataclass(slots=True)
 class Stage:
     """A defense that is sent inputs of its neighbours' worlds, and what leaves it.
@@ -237,28 +248,15 @@ class Stage:
         batches = [self._sent(world, places.own)[rows] for _ in range(math.ceil(number / len(rows)))]
         return np.concatenate(batches).reshape(len(batches) * len(rows), -1)[:number]
 
-    def shares(self, world: World) -> bool:
-        """Return whether rows of one batch depend on each other: then they are no independent draws.
-
-        By both tails of Kruskal and Wallis's test of what is sent of equal rows, and of how far it is from the middle,
-        which asks nothing of the law of the noise. Rows that share noise are more alike than those of other batches;
-        where their noise cancels, the batches are more alike than independent rows would make them.
-        """
-        rows = max(1, self.rows // 4)
-        batches = np.stack([self._sent(world, Places.alone(rows).own) for _ in range(_BATCHES)])
-        columns = batches[:, :, :: -(-batches.shape[2] // _COLUMNS)]
-        seen = np.concatenate([columns, np.abs(columns - np.median(columns, axis=(0, 1)))], axis=2)
-        ranks = stats.rankdata(seen.reshape(-1, seen.shape[2]), axis=0).reshape(seen.shape)
-        ranks -= ranks.mean(axis=(0, 1))
-        between = rows * np.square(ranks.mean(axis=1)).sum(axis=0)
-        overall = np.square(ranks).sum(axis=(0, 1))
-        # Of one value everywhere there is no noise that could be shared.
-        noisy = overall > 0
-        if not noisy.any():
-            return False
-        found = (_BATCHES * rows - 1) * between[noisy] / overall[noisy]
-        tails = min(stats.chi2.sf(found.max(), _BATCHES - 1), stats.chi2.cdf(found.min(), _BATCHES - 1))
-        return bool(2 * tails * found.size < _BY_CHANCE)
+    def dependence(self, world: World) -> Dependence:
+        """Return on what else a row depends that is sent of a world, by what is sent of equal rows of it."""
+        stage = replace(self, together=False, beside=True, steps=1, seed=self.seed + _APART_BY)
+        own = Places.alone(max(1, self.rows // 4)).own
+        sent = np.stack([stage._sent_to_one(world, own) for _ in range(_BATCHES)])
+        messages = [ranks_of(each) for each in np.split(sent, 2, axis=2)]
+        return Dependence(
+            any(batches_differ(ranks) or rows_follow(ranks) for ranks in messages), rows_follow(*messages)
+        )
 
     def _places(self) -> Places:
         if self.whole:
