@@ -45,6 +45,7 @@ DRAWS: Final = 100_000
 
 _SCREENED = 3_000  # draws of each world by which the worst neighbours are looked for
 _ROWS = 4096  # of a batch
+_FEW_ROWS = 64  # of a batch, where its rows share noise
 _MIXED = range(200, 2_001)  # draws where each is a batch of its own, which takes time: one for ten others
 _BESIDE = 12_000  # draws that are looked at with what was sent before them and beside them
 _UNBOUNDED = 1.5  # distance of two rows in units of σ, where nothing bounds them
@@ -290,8 +291,10 @@ class _Auditor:
             seed=self._next_seed(), rows=min(_ROWS, max(64, self.draws // 4)),
         )  # fmt: skip
         depends = plain.dependence(pairs[0][0])
+        # Rows that share noise are no independent draws, but do to choose by, where they are of many batches.
+        plain.whole = mixing
+        pair = self._worst(replace(plain, rows=_FEW_ROWS) if depends.on_batch else plain, pairs, question)
         plain.whole = mixing or depends.on_batch
-        pair = self._worst(plain, pairs, question)
         found: list[tuple[Measured, str]] = []
         for look in self._looks(plain, depends, question):
             measured = self._told_apart(look, pair, question)

@@ -34,25 +34,33 @@ def ranks_of(batches: Array) -> Array:
     return found
 
 
-def batches_differ(ranks: Array) -> bool:
+def batches_differ(batches: Array, ranks: Array) -> bool:
     """Return whether batches are less alike, or more alike, than independent rows would make them.
 
     By both tails of Kruskal and Wallis's test: rows that share noise differ from batch to batch together; where noise
-    adds up to 0 over a batch, its batches are too much alike.
+    adds up to 0 over a batch, its batches are too much alike. It is the values that add up, so that they are looked at
+    too, but not for the other tail, where a few large ones decide.
 
     Args:
-        ranks: As of :func:`ranks_of`, ``(batches, rows, m)``.
+        batches: As for :func:`ranks_of`.
+        ranks: As of :func:`ranks_of`.
     """
-    number, rows = ranks.shape[:2]
-    between = rows * np.square(ranks.mean(axis=1)).sum(axis=0)
-    overall = np.square(ranks).sum(axis=(0, 1))
     # Of one value everywhere there is no noise that could be shared.
-    noisy = overall > 0
-    if not noisy.any():
+    by_rank, by_value = _between(ranks), _between(batches - batches.mean(axis=(0, 1)))
+    if not by_rank.size:
         return False
-    found = (number * rows - 1) * between[noisy] / overall[noisy]
-    tails = min(stats.chi2.sf(found.max(), number - 1), stats.chi2.cdf(found.min(), number - 1))
-    return bool(2 * tails * found.size < _BY_CHANCE)
+    least = min(by_rank.min(), by_value.min())
+    chances = stats.chi2.sf(by_rank.max(), len(batches) - 1), stats.chi2.cdf(least, len(batches) - 1)
+    return bool(2 * min(chances) * (by_rank.size + by_value.size) < _BY_CHANCE)
+
+
+def _between(centred: Array) -> Array:
+    """Return how much batches differ, of each column that is not constant: one less than their number, if by chance."""
+    number, rows = centred.shape[:2]
+    between = rows * np.square(centred.mean(axis=1)).sum(axis=0)
+    overall = np.square(centred).sum(axis=(0, 1))
+    found: Array = (number * rows - 1) * between[overall > 0] / overall[overall > 0]
+    return found
 
 
 def rows_follow(first: Array, second: Array | None = None) -> bool:

@@ -253,10 +253,10 @@ class Stage:
         stage = replace(self, together=False, beside=True, steps=1, seed=self.seed + _APART_BY)
         own = Places.alone(max(1, self.rows // 4)).own
         sent = np.stack([stage._sent_to_one(world, own) for _ in range(_BATCHES)])
-        messages = [ranks_of(each) for each in np.split(sent, 2, axis=2)]
-        return Dependence(
-            any(batches_differ(ranks) or rows_follow(ranks) for ranks in messages), rows_follow(*messages)
-        )
+        messages = np.split(sent, 2, axis=2)
+        ranks = [ranks_of(message) for message in messages]
+        on_batch = any(map(batches_differ, messages, ranks)) or any(map(rows_follow, ranks))
+        return Dependence(on_batch, rows_follow(*ranks))
 
     def _places(self) -> Places:
         if self.whole:
