@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from splitvfl.audit.calculation import ROUNDING, Calculated, calculated, is_built_in
 from splitvfl.audit.verdicts import ClaimAudit, DefenseAudit, Verdict
-from splitvfl.audit.worlds import Messages, Relation, Stage, Surroundings, World, neighbours, observe, prepared
+from splitvfl.audit.worlds import (
+    MESSAGES,
+    Dependence,
+    Messages,
+    Relation,
+    Stage,
+    Surroundings,
+    World,
+    neighbours,
+    observe,
+    prepared,
+)
 from splitvfl.claims import (
     Claim,
     DetectionError,
@@ -33,11 +45,11 @@ DRAWS: Final = 100_000
 
 _SCREENED = 3_000  # draws of each world by which the worst neighbours are looked for
 _ROWS = 4096  # of a batch
-_MIXED = 2_000  # draws where each is a batch of its own
+_FEW_ROWS = 64  # of a batch, where its rows share noise
+_MIXED = range(200, 2_001)  # draws where each is a batch of its own, which takes time: one for ten others
 _BESIDE = 12_000  # draws that are looked at with what was sent before them and beside them
 _UNBOUNDED = 1.5  # distance of two rows in units of σ, where nothing bounds them
-_APART_BY = 500_000  # seeds, between what is measured and what is looked at before: no claim is tested so often
-_TESTS: Final = 2  # of a claim: a record's message alone, and with what was sent before it and beside it
+_TESTS: Final = 4  # of a claim at most: in these ways a record is looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +64,22 @@ class _Question:
     bound: float = 1.0
     per_run: bool = False
     together: bool = False
+
+
+class _Look(NamedTuple):
+    """One way in which a record is looked at.
+
+    Attributes:
+        seen: What is looked at, in words.
+        stage: How it is drawn.
+        draws: How many draws of each world.
+        twice: Whether it is two messages of which each has the claim for itself.
+    """
+
+    seen: str
+    stage: Stage
+    draws: int
+    twice: bool = False
 
 
 def claims_to_measure(claims: Iterable[Claim]) -> int:
@@ -75,10 +103,12 @@ def audit_defense(
 
     Each claim is compared with a calculation where the mechanism's law is known, and with a measured lower bound:
     neighbouring inputs for the claim's relation are searched for the pair that is told apart best, and on other draws
-    it is told apart, by a record's message alone, and together with an earlier message and a known record's row.
+    it is told apart in four ways: by a record's message alone, together with an earlier message and a known record's
+    row, together with all rows of a batch of eight of which all others are known, and by two messages of the record.
 
-    It does not see what depends on more than it makes: several runs, other defenses before and after, secrets that
-    leak elsewhere. What was not refuted is not proven by that.
+    It does not see what depends on more than it makes: noise that cancels only over more than eight records or two
+    messages at once, or between values that change from step to step; several runs; other defenses before and after;
+    secrets that leak elsewhere. What was not refuted is not proven by that.
 
     Args:
         defense: The defense; it is left as it is.
@@ -195,14 +225,14 @@ class _Auditor:
             # Of a standard deviation less is worse.
             known = Calculated(_UNBOUNDED * claim.sigma / known.value, "distance of two rows over σ")
         try:
-            measured, inputs, notes = self._measured(question)
+            measured, seen, inputs, notes = self._measured(question)
         except ArgumentError as error:
-            measured, inputs, notes = None, "", (f"It could not be measured: {error}.",)
+            measured, seen, inputs, notes = None, "", "", (f"It could not be measured: {error}.",)
             self.gaps.append(f"{hook_name(self.defense)}: {question.relation}: {error}.")
         except SplitVFLError as error:
-            measured, inputs, notes = None, "", (f"It failed on inputs of the audit: {sentence(str(error))}",)
+            measured, seen, inputs, notes = None, "", "", (f"It failed on inputs of the audit: {sentence(str(error))}",)
             self.gaps.append(f"{hook_name(self.defense)}: {question.relation}: it failed: {sentence(str(error))}")
-        verdict, why = self._verdict(question, known, measured, inputs)
+        verdict, why = self._verdict(question, known, measured, seen, inputs)
         if notes and verdict in ("proven", "not refuted"):
             # Whoever cannot draw its noise again sends another one where a step is repeated.
             verdict, why, notes = "not covered", (*notes, *why), ()
@@ -211,7 +241,7 @@ class _Auditor:
             verdict, why = "no claim", (_TOLD_APART, *why)
         return ClaimAudit(
             stated, question.quantity, question.claimed, question.relation, verdict, (*why, *notes), known,
-            measured, inputs, getattr(claim, "per", "message"), limits=_is_promise(claim),
+            measured, inputs, getattr(claim, "per", "message"), limits=_is_promise(claim), seen=seen,
         )  # fmt: skip
 
     def _unmeasured(self, claim: Claim, stated: str) -> ClaimAudit:
@@ -251,7 +281,8 @@ class _Auditor:
 
     # --- measuring
 
-    def _measured(self, question: _Question) -> tuple[Measured, str, tuple[str, ...]]:
+    def _measured(self, question: _Question) -> tuple[Measured, str, str, tuple[str, ...]]:
+        """Return the strongest bound, what was looked at for it, between which inputs, and what stands against it."""
         pairs = list(neighbours(question.relation, self.defense, question.bound, self.around))
         if question.relation == "row of a record" and question.objective.kind == "mu" and question.bound != 1.0:
             pairs = self._within(pairs, question)
@@ -259,28 +290,68 @@ class _Auditor:
         notes = () if all(seen.repeatable for seen in behaviours) else (_NOT_REPEATABLE,)
         mixing = any(seen.mixing for seen in behaviours)
         plain = Stage(
-            self.defense, self.around, together=question.together, per_run=question.per_run, mixing=mixing,
+            self.defense, self.around, together=question.together, steps=MESSAGES if question.per_run else 1,
             seed=self._next_seed(), rows=min(_ROWS, max(64, self.draws // 4)),
         )  # fmt: skip
-        if not mixing and replace(plain, seed=plain.seed + _APART_BY).shares(pairs[0][0]):
-            mixing = plain.mixing = True
-        pair = self._worst(plain, pairs, question)
-        stages = [(plain, _MIXED if mixing else self.draws)]
-        if not mixing:
+        depends = plain.dependence(pairs[0][0])
+        # Rows that share noise are no independent draws, but do to choose by, where they are of many batches.
+        plain.whole = mixing
+        pair = self._worst(replace(plain, rows=_FEW_ROWS) if depends.on_batch else plain, pairs, question)
+        plain.whole = mixing or depends.on_batch
+        found: list[tuple[Measured, str]] = []
+        for look in self._looks(plain, depends, question):
+            measured = self._told_apart(look, pair, question)
+            found.append((measured, look.seen))
+            # One test that refutes a claim is enough: the others would take their time for nothing.
+            if measured.bound > question.limit:
+                break
+        best, seen = max(found, key=lambda each: each[0].bound)
+        return best, seen, f"{pair[0]} against {pair[1]}", notes
+
+    def _looks(self, plain: Stage, depends: Dependence, question: _Question) -> Iterator[_Look]:
+        """Yield in what ways a record is looked at, the quick ones first."""
+        some = min(_MIXED[-1], max(_MIXED[0], self.draws // 10))
+        message = "the messages of the record over a run" if question.per_run else "one message of the record"
+        if plain.whole:
+            yield _Look(f"{message}, with {_BATCH}", plain, some)
+        else:
+            yield _Look(message, plain, self.draws)
             beside = replace(plain, beside=True, together=False, seed=self._next_seed())
-            stages.append((beside, min(self.draws, _BESIDE)))
-        found = [
-            measure(
-                lambda number, stage=stage: stage.draw(pair[0], number),  # type: ignore[misc]
-                lambda number, stage=stage: stage.draw(pair[1], number),  # type: ignore[misc]
-                question.objective,
-                draws=draws,
-                confidence=self.confidence,
-            )
-            for stage, draws in stages
-        ]
-        best = max(found, key=lambda each: each.bound)
-        return best, f"{pair[0]} against {pair[1]}", notes
+            yield _Look(f"{message}, with {_BEFORE} and known records of its batch", beside, min(self.draws, _BESIDE))
+        if not question.per_run and self._says_the_same_of_two_epochs():
+            around = replace(self.around, epochs=max(2, self.around.epochs))
+            again = replace(plain, around=around, steps=2, seed=self._next_seed())
+            shown = f"two messages of the record, with {_BATCH}" if plain.whole else "two messages of the record"
+            yield _Look(shown, again, some if plain.whole else min(self.draws, _BESIDE), twice=True)
+        if plain.whole or depends.on_earlier:
+            # Of many messages of a run two do: wider ones take more draws than these.
+            steps = min(2, plain.steps)
+            whole = replace(plain, whole=True, beside=True, together=False, steps=steps, seed=self._next_seed())
+            yield _Look(f"{message}, with {_BEFORE} and {_BATCH}", whole, some)
+
+    def _told_apart(self, look: _Look, pair: tuple[World, World], question: _Question) -> Measured:
+        found = measure(
+            lambda number: look.stage.draw(pair[0], number),
+            lambda number: look.stage.draw(pair[1], number),
+            question.objective,
+            draws=look.draws,
+            confidence=self.confidence,
+        )
+        if not look.twice:
+            return found
+        kind = question.objective.kind
+        return replace(found, bound=_of_one(kind, found.bound), ceiling=_of_one(kind, found.ceiling))
+
+    def _says_the_same_of_two_epochs(self) -> bool:
+        """Return whether the defense takes a record twice, and claims of its messages what it does of a single one."""
+        if self.around.epochs > 1:
+            return True
+        try:
+            twice = prepared(self.defense, replace(self.around, epochs=2))
+        except SplitVFLError as error:
+            self.gaps.append(f"{hook_name(self.defense)}: two messages of a record: {sentence(str(error))}")
+            return False
+        return claims_of(twice) == claims_of(self.defense)
 
     def _within(self, pairs: list[tuple[World, World]], question: _Question) -> list[tuple[World, World]]:
         """Return the pairs that a claim without a bound is about: rows that are so far apart and no farther."""
@@ -296,7 +367,7 @@ class _Auditor:
         """Return the pair that few draws tell apart best."""
         if len(pairs) == 1:
             return pairs[0]
-        number = 200 if stage.mixing else min(_SCREENED, self.draws)
+        number = 200 if stage.whole else min(_SCREENED, self.draws)
         drawn: dict[World, Messages] = {}
         for world in dict.fromkeys(world for pair in pairs for world in pair):
             drawn[world] = stage.draw(world, number)
@@ -315,9 +386,9 @@ class _Auditor:
     # --- judging
 
     def _verdict(
-        self, question: _Question, known: Calculated | None, measured: Measured | None, inputs: str
+        self, question: _Question, known: Calculated | None, measured: Measured | None, seen: str, inputs: str
     ) -> tuple[Verdict, tuple[str, ...]]:
-        broken = list(self._broken(question, known, measured, inputs))
+        broken = list(self._broken(question, known, measured, seen, inputs))
         if broken:
             return "violated", tuple(broken)
         unmet = (sentence(self.void), *self.unmet) if self.void and question.per_run else self.unmet
@@ -331,7 +402,7 @@ class _Auditor:
         return "not refuted", (shown,)
 
     def _broken(
-        self, question: _Question, known: Calculated | None, measured: Measured | None, inputs: str
+        self, question: _Question, known: Calculated | None, measured: Measured | None, seen: str, inputs: str
     ) -> Iterator[str]:
         if known is not None and known.value > question.claimed * (1.0 + ROUNDING):
             yield (
@@ -339,7 +410,7 @@ class _Auditor:
                 f"{known.value / question.claimed:.3g} times what is claimed."
             )
         if measured is not None and measured.bound > question.limit:
-            yield f"{_measured_words(question, measured)} So it was between {inputs}."
+            yield f"{_measured_words(question, measured)} So it was between {inputs}. This was seen in {seen}."
 
 
 def _measured_words(question: _Question, measured: Measured) -> str:
@@ -355,6 +426,21 @@ def _measured_words(question: _Question, measured: Measured) -> str:
     return said
 
 
+def _of_one(kind: str, bound: float) -> float:
+    """Return what is at least true of one of two messages, the other one known, by what both prove together.
+
+    Two messages of which each keeps ε keep 2ε, of μ they keep √2 μ, and the advantages of each, a, come to no more than
+    1 − (1 − a)²: where two prove more than that, the noise of one depends on the other's.
+    """
+    match kind:
+        case "epsilon":
+            return bound / 2.0
+        case "mu":
+            return bound / math.sqrt(2.0)
+        case _:
+            return 1.0 - math.sqrt(1.0 - bound)
+
+
 def _from(drawn: Messages):  # type: ignore[no-untyped-def]  # a closure with state
     """Return a function that hands out what was drawn, piece by piece."""
     used = 0
@@ -367,6 +453,8 @@ def _from(drawn: Messages):  # type: ignore[no-untyped-def]  # a closure with st
     return draw
 
 
+_BATCH = "all records of a batch of eight, of which the others are known"
+_BEFORE = "an earlier message of other records"
 _TOLD_APART = "There is too little noise to hide anything of a row: δ is as good as 1 at ε = 1."
 _APART = "records are kept apart"
 _NOT_REPEATABLE = (

@@ -31,6 +31,7 @@ class ClaimAudit:
         measured: The strongest lower bound; ``None``: nothing was measured.
         inputs: The two neighbouring inputs that were told apart best.
         limits: Whether it limits what anybody learns; noise on rows that nothing bounds does not.
+        seen: What was looked at together for that bound, in words; empty: nothing was measured.
     """
 
     claim: str
@@ -44,6 +45,7 @@ class ClaimAudit:
     inputs: str = ""
     per: str = ""
     limits: bool = True
+    seen: str = ""
 
     @property
     def short(self) -> str:
@@ -93,6 +95,7 @@ class ClaimAudit:
             "statistic": "" if self.measured is None else self.measured.statistic,
             "event": event,
             "inputs": self.inputs,
+            "seen": self.seen,
         }
 
 

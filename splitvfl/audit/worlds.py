@@ -10,17 +10,17 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy import stats
 from torch import Tensor
 from torch.nn import functional
 
 from splitvfl.audit.class_worlds import class_probabilities, class_rows, label_pairs, paired_predictions
+from splitvfl.audit.dependence import batches_differ, ranks_of, rows_follow
 from splitvfl.claims import RunPlan
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import (
@@ -44,10 +44,10 @@ _RESIDUES = (-1.0, -0.5, -0.1, -0.01, 0.01, 0.1, 0.5, 1.0)
 _LENGTHS = (1.0, 3.0, 30.0)  # of rows, in units of the claimed bound: what should be clipped may not be
 _BESIDE = 64  # records of a world in a batch that holds as many known ones: noise that they share is seen in few
 _OTHERS = 7  # known records beside the one that is told apart, where rows are mixed
-_MESSAGES = 8  # of one record that are looked at together, at most
-_BATCHES = 8  # that are compared for what rows of one batch share
-_COLUMNS = 16  # of them, at most
-_BY_CHANCE = 1e-6  # how often rows that share nothing are taken for such that do
+MESSAGES = 8
+"""Messages of one record that are looked at together, at most."""
+_BATCHES = 32  # that are compared for what rows of one batch share: so many show noise that cancels in each of them
+_APART_BY = 500_000  # seeds, between what is measured and what is looked at before: no claim is tested so often
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +167,53 @@ def _targets(around: Surroundings) -> tuple[float, ...]:
     return (0.0, 1.0) if around.targets is None else around.targets or _FAR_APART
 
 
+class Places(NamedTuple):
+    """Where the records of a world stand in a batch, and what is looked at of it.
+
+    Attributes:
+        own: Which rows are a world's; of all others everything is known, ``(rows,)``.
+        draws: For each draw the rows that are looked at together, ``(draws, k)``.
+    """
+
+    own: Tensor
+    draws: Tensor
+
+    @classmethod
+    def alone(cls, rows: int) -> Places:
+        """Return a batch in which every row is a draw."""
+        return cls(torch.ones(rows, dtype=torch.bool), torch.arange(rows)[:, None])
+
+    @classmethod
+    def beside_known(cls, rows: int) -> Places:
+        """Return a batch in which each record stands beside a known one, and another is half a batch away.
+
+        Args:
+            rows: A multiple of four.
+        """
+        places = torch.arange(rows)
+        own = places % 2 == (places >= rows // 2)
+        next_ones, far_ones = places ^ 1, (places + rows // 2) % rows
+        return cls(own, torch.stack([places, next_ones, far_ones], dim=1)[own])
+
+    @classmethod
+    def whole(cls, rows: int) -> Places:
+        """Return a batch that is one draw: one record in the middle of known ones."""
+        places = torch.arange(rows)
+        return cls(places == rows // 2, places[None])
+
+
+class Dependence(NamedTuple):
+    """On what else a row depends.
+
+    Attributes:
+        on_batch: On other rows of its message.
+        on_earlier: On rows of an earlier message of other records.
+    """
+
+    on_batch: bool
+    on_earlier: bool
+
+
 @dataclass(slots=True)
 class Stage:
     """A defense that is sent inputs of its neighbours' worlds, and what leaves it.
@@ -174,9 +221,11 @@ class Stage:
     Attributes:
         defense: It; every batch is sent by a copy.
         around: Where it is.
-        together: Whether all receivers of a message, and all messages of a run, are looked at together.
-        beside: Whether an earlier message of other records, and a known row of the same batch, are looked at too.
-        mixing: Whether its rows depend on each other, or share noise, so that each draw is a batch of its own.
+        together: Whether all receivers of a message are looked at together.
+        steps: Messages of the record that are looked at together, at most those of its epochs.
+        beside: Whether an earlier message of other records, and known rows of the same batch, are looked at too.
+        whole: Whether each draw is a batch of its own, of which all rows are looked at: so it must be where rows depend
+            on each other, or share noise.
         seed: Of the first batch.
         rows: Of a batch, where all are draws.
     """
@@ -184,9 +233,9 @@ class Stage:
     defense: Defense
     around: Surroundings
     together: bool = False
-    per_run: bool = False
+    steps: int = 1
     beside: bool = False
-    mixing: bool = False
+    whole: bool = False
     seed: int = 0
     rows: int = 4096
     _drawn: int = field(default=0, init=False)
@@ -194,63 +243,51 @@ class Stage:
     def draw(self, world: World, number: int) -> Messages:
         """Return so many messages of a record in a world, ``(number, d)``: a draw each."""
         # Rows of a gradient are over the size of their batch: it is the same for all draws.
-        rows, each = self._batch
-        batches = [self._parted(self._sent(world, rows), each) for _ in range(math.ceil(number / each))]
-        return np.concatenate(batches)[:number]
+        places = self._places()
+        rows = places.draws.numpy()
+        batches = [self._sent(world, places.own)[rows] for _ in range(math.ceil(number / len(rows)))]
+        return np.concatenate(batches).reshape(len(batches) * len(rows), -1)[:number]
 
-    def shares(self, world: World) -> bool:
-        """Return whether rows of one batch are more alike than those of several: then they are no independent draws.
+    def dependence(self, world: World) -> Dependence:
+        """Return on what else a row depends that is sent of a world, by what is sent of equal rows of it."""
+        stage = replace(self, together=False, beside=True, steps=1, seed=self.seed + _APART_BY)
+        own = Places.alone(max(1, self.rows // 4)).own
+        sent = np.stack([stage._sent_to_one(world, own) for _ in range(_BATCHES)])
+        messages = np.split(sent, 2, axis=2)
+        ranks = [ranks_of(message) for message in messages]
+        on_batch = any(map(batches_differ, messages, ranks)) or any(map(rows_follow, ranks))
+        return Dependence(on_batch, rows_follow(*ranks))
 
-        By Kruskal and Wallis's test of what is sent of equal rows, and of how far it is from the middle, which asks
-        nothing of the law of the noise.
-        """
-        batches = np.stack([self._sent(world, self.rows) for _ in range(_BATCHES)])
-        columns = batches[:, :, :: -(-batches.shape[2] // _COLUMNS)]
-        seen = np.concatenate([columns, np.abs(columns - np.median(columns, axis=(0, 1)))], axis=2)
-        ranks = stats.rankdata(seen.reshape(-1, seen.shape[2]), axis=0).reshape(seen.shape)
-        ranks -= ranks.mean(axis=(0, 1))
-        between = self.rows * np.square(ranks.mean(axis=1)).sum(axis=0)
-        overall = np.square(ranks).sum(axis=(0, 1))
-        # Of one value everywhere there is no noise that could be shared.
-        found = (_BATCHES * self.rows - 1) * between / np.where(overall > 0, overall, 1.0)
-        return bool(stats.chi2.sf(found.max(), _BATCHES - 1) * found.size < _BY_CHANCE)
+    def _places(self) -> Places:
+        if self.whole:
+            return Places.whole(1 + _OTHERS)
+        return Places.beside_known(2 * _BESIDE) if self.beside else Places.alone(self.rows)
 
-    @property
-    def _batch(self) -> tuple[int, int]:
-        """Rows of a batch, and draws that it makes."""
-        if self.mixing:
-            return 1 + _OTHERS, 1
-        return (2 * _BESIDE, _BESIDE) if self.beside else (self.rows, self.rows)
-
-    def _parted(self, sent: Messages, draws: int) -> Messages:
-        """Return what is looked at of a batch: of each draw its own rows, and those of a known record."""
-        parts = np.split(sent, len(sent) // draws)
-        return np.concatenate([part.reshape(draws, -1) for part in parts], axis=1)
-
-    def _sent(self, world: World, rows: int) -> Messages:
+    def _sent(self, world: World, own: Tensor) -> Messages:
         """Return what is sent of a batch to all receivers in all epochs, side by side: ``(rows, d)``."""
         once = crossing_of(self.defense) == "labels" or getattr(self.defense, "one_draw", False)
         receivers = self.around.receivers if self.together and not once else 1
         if getattr(self.defense, "draws_at_output", False):
             # What stands for the labels is drawn once; each cut's message is made of it by itself.
-            return self._sent_to_one(world, rows, cuts=receivers)
-        return np.concatenate([self._sent_to_one(world, rows) for _ in range(receivers)], axis=1)
+            return self._sent_to_one(world, own, cuts=receivers)
+        return np.concatenate([self._sent_to_one(world, own) for _ in range(receivers)], axis=1)
 
-    def _sent_to_one(self, world: World, rows: int, *, cuts: int = 1) -> Messages:
+    def _sent_to_one(self, world: World, own: Tensor, *, cuts: int = 1) -> Messages:
         sender = prepared(self.defense, self.around)
         self._drawn += 1
         source = np.random.default_rng((self.seed, self._drawn))
         generator = torch.Generator().manual_seed(int(source.integers(2**62)))
         stream = None if self.around.seeded else Keystream(source.bytes(32))
-        # Which rows are the record's; of the others, and of earlier batches, all is known.
-        own = self._batch[1]
+        rows = len(own)
+        # A batch of few records is always of others: some of them may be treated as no others are.
+        ids = torch.arange(rows) + (2 * rows * self._drawn if self.whole else 0)
         found = []
-        steps = min(self.around.epochs, _MESSAGES) if self.per_run else 1
-        first = -1 if self.beside else 0
-        for step in range(first, steps):
-            batch = make_batch(sender, world, rows, own if step >= 0 else 0, self.around)
-            ids = torch.arange(rows) + (rows if step < 0 else 0)
-            found.append(send(sender, batch, ids, step - first, generator, stream, cuts=cuts))
+        if self.beside:
+            earlier = make_batch(sender, world, torch.zeros_like(own), self.around)
+            found.append(send(sender, earlier, ids + rows, 0, generator, stream, cuts=cuts))
+        batch = make_batch(sender, world, own, self.around)
+        steps = range(len(found), len(found) + min(self.around.epochs, self.steps))
+        found += [send(sender, batch, ids, step, generator, stream, cuts=cuts) for step in steps]
         return np.concatenate(found, axis=1)
 
 
@@ -292,29 +329,29 @@ class Batch(NamedTuple):
     under_labels: LabelGradients | None = None
 
 
-def make_batch(defense: Defense, world: World, rows: int, own: int, around: Surroundings) -> Batch:
-    """Return a batch whose first ``own`` rows are of a world, and all others of one that is known."""
-    ours = torch.arange(rows) < own
+def make_batch(defense: Defense, world: World, own: Tensor, around: Surroundings) -> Batch:
+    """Return a batch whose ``own`` rows, ``(rows,)``, are of a world, and all others of one that is known."""
+    rows = len(own)
     if world.row:
-        message = torch.where(ours[:, None], torch.tensor([world.row]), torch.zeros(1, len(world.row)))
+        message = torch.where(own[:, None], torch.tensor([world.row]), torch.zeros(1, len(world.row)))
         return Batch(message, torch.zeros(rows))
-    labels = torch.where(ours, world.label, 0.0)
+    labels = torch.where(own, world.label, 0.0)
     if crossing_of(defense) == "labels":
         numbers = soft_classes_of(defense) is None and (around.classes is None or around.classes == 2)
         return Batch(labels if numbers else labels.long(), labels)
     if world.residue is not None:
-        labels = torch.where(ours, float(world.residue > 0), 0.0)
-        residues = torch.where(ours, world.residue, -0.5)
+        labels = torch.where(own, float(world.residue > 0), 0.0)
+        residues = torch.where(own, world.residue, -0.5)
         return Batch(-residues[:, None] / rows, labels)
     if world.between is not None and around.classes is not None:
-        classes = torch.where(ours, int(world.label), world.between[0])
-        predictions = torch.where(ours, world.prediction, 0.5).double()
+        classes = torch.where(own, int(world.label), world.between[0])
+        predictions = torch.where(own, world.prediction, 0.5).double()
         probabilities = class_probabilities(around.classes, world.between, predictions)
         message, under_labels = class_rows(probabilities, classes, around.width)
         return Batch(message, classes, under_labels if needs_label_gradients(defense) else None)
-    targets = torch.where(ours, world.label, min(values := _targets(around)))
+    targets = torch.where(own, world.label, min(values := _targets(around)))
     labels = (targets == max(values)).float()
-    predictions = torch.where(ours, world.prediction, 0.5)
+    predictions = torch.where(own, world.prediction, 0.5)
     if not needs_label_gradients(defense):
         return Batch(-(targets - predictions)[:, None] / rows, labels)
     return _with_gradients(targets, labels, predictions, around.width, values)
@@ -385,8 +422,8 @@ def observe(defense: Defense, worlds: tuple[World, World], around: Surroundings)
 
     def once(world: World) -> Messages:
         sender = prepared(defense, around)
-        batch = make_batch(sender, world, 1 + _OTHERS, 1, around)
         ids = torch.arange(1 + _OTHERS)
+        batch = make_batch(sender, world, ids < 1, around)
         return send(sender, batch, ids, 0, torch.Generator().manual_seed(1), None)
 
     first, again, other = once(worlds[0]), once(worlds[0]), once(worlds[1])

@@ -40,10 +40,10 @@ def stage(defense: object, seed: int = 0) -> Stage:
 
 @pytest.mark.parametrize("defense", [Shared(offset=0.2), Shared(offset=5.0), Shared(spread=1.0)])
 def test_rows_that_share_an_offset_or_a_scale_are_noticed(defense: Shared) -> None:
-    assert stage(defense).shares(WORLD)
+    assert stage(defense).dependence(WORLD).on_batch
 
 
 @pytest.mark.parametrize("defense", [Shared(), LaplaceResidue(epsilon=1.0)])
 def test_rows_with_noise_of_their_own_are_draws(defense: object) -> None:
     """In 20 tries of one in a million each."""
-    assert not any(stage(defense, seed).shares(WORLD) for seed in range(20))
+    assert not any(any(stage(defense, seed).dependence(WORLD)) for seed in range(20))

@@ -3,8 +3,9 @@
 By Neyman and Pearson the best events are those where the likelihood ratio of the two worlds is above a threshold. It is
 learned from draws: in one dimension as the ratio in bins, where values that come back are bins of their own, so that
 thresholds, intervals, unions of them and atoms are all among the events; of wider messages as a linear and a quadratic
-function of all entries, as the sum over entries of such ratios, and by boosting, which finds what is in none of these.
-Which of these, and which threshold, is chosen on draws that taught none of them.
+function of all entries, as a quadratic one of entries and their squares, as the sum over entries of such ratios, and by
+boosting, which finds what is in none of these. Which of these, and which threshold, is chosen on draws that taught none
+of them.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Measured:
         ceiling: The most that so many draws could have proven.
         event: The counts of the event that proves it.
         statistic: By which test: of one number ``"threshold"`` or ``"ratio"``, of more ``"linear"``, ``"quadratic"``,
-            ``"entries"`` or ``"boosted"``.
+            ``"squares"``, ``"entries"`` or ``"boosted"``.
         confidence: Share of measurements whose bound holds.
     """
 
@@ -250,6 +251,8 @@ def _learn(first: Messages, second: Messages, *, boosting: bool) -> list[_Test]:
 
     projections: list[tuple[str, Callable[[Messages], Vector]]] = [("entries", summed)]
     projections += [("linear", _linear(first, second)), ("quadratic", _quadratic(first, second))]
+    forms = _quadratic(_with_squares(first), _with_squares(second))
+    projections.append(("squares", lambda messages: forms(_with_squares(messages))))
     if boosting and len(first) >= _LEAST_BOOSTED:
         projections.append(("boosted", boosted(first, second)))
     return [test for name, project in projections for test in _binned(name, name, project, first, second)]
@@ -325,6 +328,11 @@ def _linear(first: Messages, second: Messages) -> Callable[[Messages], Vector]:
 def _quadratic(first: Messages, second: Messages) -> Callable[[Messages], Vector]:
     forms = [_Normal.fitted(sample) for sample in (first, second)]
     return lambda messages: forms[0].log_density(messages) - forms[1].log_density(messages)
+
+
+def _with_squares(messages: Messages) -> Messages:
+    """Return entries and their squares: a form of them vanishes where two entries have noise of one size."""
+    return np.concatenate([messages, np.square(messages)], axis=1)
 
 
 class _Normal(NamedTuple):
