@@ -58,6 +58,10 @@ def test_a_networked_run_ends_like_the_run_in_one_process(folder: Path, checkout
     assert apart["metric"] == "d2"
     for figure in ("test_metric", "test_loss", "steps", "epochs"):
         assert apart[figure] == together[figure]
+    for own in (apart["own_model"], together["own_model"]):
+        assert own["metric"] == "d2"
+        assert own["model"] in ("poisson regression", "gradient boosting")
+        assert own["joint"] == pytest.approx(apart["test_metric"], abs=1e-9)
 
 
 def test_unequal_losses_are_refused_with_words(folder: Path, checkout: Path) -> None:

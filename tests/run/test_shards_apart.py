@@ -120,6 +120,8 @@ def test_workers_on_shards_of_their_own_end_with_the_weights_of_one_process(apar
         assert together["provenance"][figure] == one["provenance"][figure] > 50
     for figure in ("test_metric", "test_loss", "validation_metric", "steps"):
         assert together[figure] == pytest.approx(one[figure], abs=1e-5), figure
+    assert one["own_model"]["joint"] == pytest.approx(one["test_metric"], abs=1e-9)
+    assert together["no_own_model"].endswith("its records lie apart, a part of them at each worker.")
     # A figure of ranks changes by a pair where rounding swaps two scores.
     ours, theirs = (found["parties"]["lab"]["attacks"] for found in (together, one))
     assert {"norm", "auditor-likelihood"} <= ours.keys() == theirs.keys()
