@@ -31,8 +31,8 @@ CLIP = "class Clip:\n    def __init__(self, *, bound: float): ...\n    def __cal
 
 NAMES = {
     "attacks": "clamped-least-squares combined component direction gradient-classifier gradient-inversion half "
-    "half-star label-sum labels-and-features least-squares mixture model-completion norm own-prediction random-guess "
-    "readout residual residue-solving sign stacked-epochs zero",
+    "half-star label-sum labels-and-features least-squares mixture model-completion norm own-prediction "
+    "random-guess readout residual residue-solving sign stacked-epochs zero",
     "defenses": "abstaining-response asymmetric-response axis-gaussian axis-sumkl clip-gradient coefficient-noise "
     "discretise gaussian-ir gaussian-targets isotropic max-norm memoised-response randomised-response record-gaussian "
     "rounding sumkl top-k",
