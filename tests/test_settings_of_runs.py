@@ -226,6 +226,7 @@ NO_RESULT_OF_TRAINERS = {
     "log_every": "how often a line is written into the folder",
     "checkpoint_every": "how often a checkpoint is written into the folder",
     "device": "where it is computed",
+    "record_evaluations": "what is told of evaluations: tests/messaging/test_transcript.py",
     "epochs": "for how long noise is calculated: tests/app/test_python_noise.py",
 }
 

@@ -169,6 +169,10 @@ class Guarantees:
         else:
             spent = account.spent(owners[0], relation=relation)
             missing = (plan.active if owners[0] == self._active.name else plan.passive).missing
+        if missing >= 1.0:
+            why = f"{plan.name}: over so many numbers δ reaches 1, so that the statement is void."
+            yield Allowed(None, (why,))
+            return
         void = self._void_plan(owners, relation)
         found = gaussian_ceiling(spent.mu, _spent_words(spent), unmatched=missing)
         yield Allowed(replace(found, verdict="proven" if not void else "not covered"), void)
@@ -228,6 +232,6 @@ def _least(found: Sequence[Allowed]) -> Allowed:
 
 def _spent_words(spent: Spent) -> str:
     return (
-        f"All messages of {counted(spent.steps, 'step')} are one Gaussian release of μ = {spent.mu:.3g}: ε = "
-        f"{spent.epsilon:.3g} at δ = {spent.delta:g}."
+        f"All messages of {counted(spent.steps, 'step')} are one Gaussian release of μ = {spent.mu:.3g}: "
+        f"{'no ε' if math.isinf(spent.epsilon) else f'ε = {spent.epsilon:.3g}'} at δ = {spent.delta:g}."
     )

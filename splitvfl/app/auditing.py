@@ -174,7 +174,7 @@ def audit_experiment(
     over_a_run = label_promises_of_run(active, train.epochs, own_part=trainer.exchange.own_part)
     claimed += [total for _, total in over_a_run if isinstance(total, PureDP)]
     plan = assembly.noise if isinstance(assembly.noise, HdpPlan) else None
-    if plan is not None:
+    if plan is not None and not plan.active.void:
         claimed.append(accounted_claim(plan))
     tried = try_attacks(config, bench, seeds=seeds, coins=coins, progress=progress) if seeds else None
     # Where trainings are read at several moments too, that has half of what may be wrong of them.

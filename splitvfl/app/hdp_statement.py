@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from splitvfl.app.batching import Batching
 from splitvfl.app.hdp_noise import HdpNoise
-from splitvfl.app.noise_stream import cut_tail, success
+from splitvfl.app.noise_basis import void_for_labels
+from splitvfl.app.noise_stream import cut_tail, success, void_at
 from splitvfl.data import PartyData
 from splitvfl.data.learned_columns import learned_columns
 from splitvfl.report.rows import counted
@@ -24,10 +25,32 @@ def statement(noise: HdpNoise, parties: Mapping[str, PartyData]) -> list[str]:
         _what(noise),
         _for_passive(noise),
         _for_active(noise),
+        joint_privacy(noise.settings.epsilon, max(noise.passive.delta, noise.active.delta)),
         *_generator(noise),
         *_not_covered(noise, parties),
         *_warnings(noise),
     ]
+
+
+def joint_privacy(epsilon: float, delta: float) -> str:
+    """Return what a training with this noise guarantees to all parties at once, in a sentence.
+
+    Each party's messages are private in its own record towards all others together, whatever these hold: so is what
+    they compute from them and from what is their own.
+
+    Source: *Hybrid Differentially Private Federated Learning on Vertically Partitioned Data*, theorem 2.
+
+    Args:
+        epsilon: ε of all messages of one party.
+        delta: The largest δ of any party.
+    """
+    if void := void_at(epsilon, delta):
+        return f"Joint differential privacy (theorem 2 of HDP-VFL): {void}."
+    return (
+        f"The training is ({epsilon:g}, {delta:.3g})-joint differentially private (theorem 2 of HDP-VFL): take any one "
+        "party; what all others together receive and compute in the training is that private in one record at this "
+        "party."
+    )
 
 
 def unprotected_evaluations(shape: Batching) -> str:
@@ -67,6 +90,8 @@ def _length(noise: HdpNoise) -> str:
 def _for_passive(noise: HdpNoise) -> str:
     active, *passives = noise.names
     others = "the others" if len(passives) > 1 else active
+    if void := void_at(noise.settings.epsilon, noise.passive.delta):
+        return f"One record's row at {_either(passives)}: {void}."
     return (
         f"One record's row at {_either(passives)}, changed in any way: all that the party sends in the training is "
         f"({noise.settings.epsilon:g}, {noise.passive.delta:.3g})-differentially private, towards {others}"
@@ -76,21 +101,26 @@ def _for_passive(noise: HdpNoise) -> str:
 
 def _for_active(noise: HdpNoise) -> str:
     active, *passives = noise.names
+    if void := void_at(noise.settings.epsilon, noise.active.delta):
+        return f"One record's row and label at {active}: {void}."
     together = f"{_all(passives)} together, who are sent one draw of the noise" if len(passives) > 1 else passives[0]
     outsider = math.hypot(noise.active.mu, *(noise.passive.mu for _ in passives))
-    label = success(noise.label.mu)
+    label = success(noise.label.mu, noise.label.missing)
+    shown = noise.active.missing + len(passives) * noise.passive.missing
     return (
         f"One record's row and label at {active}, changed in any way: all that {active} sends is "
         f"({noise.settings.epsilon:g}, {noise.active.delta:.3g})-differentially private, towards {together}; what it "
         f"learns from {'exact derivatives' if noise.own_part == 'exact' else 'what it sent'} is counted. A label "
         f"alone, all else known, is told right at most {label:.1%} of the time, if neither is commoner. An "
         f"outsider who reads every message, and doubts between two rows of a record at every party, is right at "
-        f"most {success(outsider):.1%} of the time."
+        f"most {success(outsider, shown):.1%} of the time."
     )
 
 
 def _not_covered(noise: HdpNoise, parties: Mapping[str, PartyData]) -> list[str]:
     found = [line for name, data in parties.items() if (line := _columns_of(name, data))]
+    if void := void_for_labels(parties.values()):
+        found.append(f"Not covered: one record's label. {void}.")
     found += [_evaluations(noise), *_predictions(noise)]
     found.append(
         "Not covered: the trained weights, predictions and scores, if they are shown to anyone"
@@ -145,7 +175,12 @@ def _generator(noise: HdpNoise) -> list[str]:
 def _warnings(noise: HdpNoise) -> list[str]:
     agreed, found = noise.settings, []
     for what, stream in (("a passive party", noise.passive), ("the label party", noise.active)):
-        if stream.delta > agreed.delta * (1 + 1e-6):
+        if void_at(agreed.epsilon, stream.delta):
+            found.append(
+                f"Not covered as asked: at ε {agreed.epsilon:g} the noise of {what} guarantees nothing, and δ "
+                f"{agreed.delta:g} was asked for; calibration: tight has it."
+            )
+        elif stream.delta > agreed.delta * (1 + 1e-6):
             found.append(
                 f"Not covered as asked: at ε {agreed.epsilon:g} the textbook's noise of {what} has a δ of "
                 f"{stream.delta:.3g}, not {agreed.delta:g}; calibration: tight has it."

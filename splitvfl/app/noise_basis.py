@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from splitvfl.app.batching import Batching
+from splitvfl.claims import not_applying, releases_of
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data import PartyData
 from splitvfl.exchange.base import Exchange
 from splitvfl.hooks import Crossing, Phase
 from splitvfl.learning.losses import Loss
 from splitvfl.learning.optimizers import ParameterFactory
+
+
+def void_for_labels(parties: Iterable[PartyData]) -> str:
+    """Return why nothing is guaranteed of a label over the whole run, as far as data say so; empty if it is.
+
+    Early stopping is refused where noise is calculated.
+
+    Args:
+        parties: Data of the parties that this process has.
+    """
+    selected = any(data.selected_by_label for data in parties)
+    return not_applying(releases_of(early_stopping=False, selected_by_label=selected))
 
 
 class Beside(NamedTuple):

@@ -70,6 +70,11 @@ class Stream:
         """What is added to δ because noise beyond some size is never drawn, of all numbers."""
         return self.numbers * self.unmatched + math.fsum(one.missing for one in self._besides.values())
 
+    @property
+    def void(self) -> bool:
+        """Whether nothing is guaranteed at any ε: what is never drawn is all of δ."""
+        return self.missing >= 1.0
+
     def with_sigma(self, sigma: float) -> Stream:
         """Return it with another noise, and that of evaluations and predictions in proportion."""
         besides: dict[str, Any] = {
@@ -108,9 +113,21 @@ def rounded_up(sigma: float) -> float:
     return float(f"{math.ceil(sigma / unit) * unit:.{_DIGITS - 1}e}")
 
 
-def success(mu: float) -> float:
-    """Return how often N(0, 1) and N(μ, 1) are told apart rightly at most, at even odds: ``Φ(μ/2)``."""
-    return 0.5 * math.erfc(-mu / math.sqrt(8))
+def success(mu: float, missing: float = 0.0) -> float:
+    """Return how often N(0, 1) and N(μ, 1) are told apart rightly at most, at even odds: ``Φ(μ/2)``.
+
+    Args:
+        mu: μ, from 0.
+        missing: What is added to δ besides, and tells everything, from 0.
+    """
+    return min(1.0, 0.5 * math.erfc(-mu / math.sqrt(8)) + missing)
+
+
+def void_at(epsilon: float, delta: float) -> str:
+    """Return in a clause that nothing is guaranteed where δ, in three digits, reaches 1; empty below."""
+    if float(f"{delta:.3g}") < 1.0:
+        return ""
+    return f"nothing is guaranteed at ε {epsilon:g}: δ reaches 1, so that the statement is void"
 
 
 def cut_tail(missing: float) -> str:

@@ -13,6 +13,7 @@ from typing import assert_never
 from splitvfl.app.hdp_plan import HdpPlan
 from splitvfl.app.hdp_statement import unprotected_evaluations
 from splitvfl.app.noise import NoisePlan
+from splitvfl.app.noise_basis import void_for_labels
 from splitvfl.app.noise_plans import CalculatedNoise
 from splitvfl.app.noise_stream import Stream
 from splitvfl.app.realised_sensitivity import realised_sensitivity
@@ -61,7 +62,7 @@ def audit_plan(plan: CalculatedNoise, training: NoisyTraining) -> DefenseAudit:
         case HdpPlan():
             return _of_hdp(plan, training)
         case SumNoisePlan():
-            return _of_sums(plan, training.roles)
+            return _of_sums(plan, training)
         case NoisePlan():
             return _of_formula(plan)
         case _:
@@ -83,7 +84,7 @@ def _of_hdp(plan: HdpPlan, training: NoisyTraining) -> DefenseAudit:
         moved = realised_sensitivity(plan, training.config, training.exchange, seed=training.seed)
         claims.append(_of_stream(plan, "a passive party", plan.passive, unmet, moved=moved))
     if "active" in training.roles:
-        unmet = [*_unclipped(plan, training.exchange), *_unmet(plan, training, "active")]
+        unmet = [*_void(training), *_unclipped(plan, training.exchange), *_unmet(plan, training, "active")]
         claims.append(_of_stream(plan, "the label party", plan.active, unmet))
     measured = {
         "passive": "A passive party's was tried on one pair of neighbouring rows.",
@@ -109,11 +110,13 @@ def _unmet(plan: HdpPlan, training: NoisyTraining, sender: Role) -> list[str]:
     return unmet + (_seeded() if plan.fixed else [])
 
 
-def _of_sums(plan: SumNoisePlan, roles: Sequence[Role]) -> DefenseAudit:
+def _of_sums(plan: SumNoisePlan, training: NoisyTraining) -> DefenseAudit:
     """Return what a calculation finds of noise on sums: of one label at the label party, and of nothing else."""
     agreed, run = plan.settings, plan.run
-    found = audit_gaussian(agreed.epsilon, agreed.delta, sigma=run.sigma, sensitivity=run.sensitivity)
-    unmet = _seeded() if plan.fixed else []
+    found = audit_gaussian(
+        agreed.epsilon, agreed.delta, sigma=run.sigma, sensitivity=run.mu * run.sigma, unmatched=run.missing
+    )
+    unmet = [*_void(training), *(_seeded() if plan.fixed else [])]
     verdict: Verdict = "not covered" if unmet and found.verdict == "proven" else found.verdict
     claim = ClaimAudit(
         f"All that {plan.active} sends in the run is ({agreed.epsilon:g}, {agreed.delta:g})-differentially private in "
@@ -127,7 +130,7 @@ def _of_sums(plan: SumNoisePlan, roles: Sequence[Role]) -> DefenseAudit:
         per="run",
     )
     gap = f"{plan.name}: that columns are what is multiplied is assumed; the noise is calculated, not measured."
-    return DefenseAudit(plan.name, "exchange", (claim,) if "active" in roles else (), (gap,))
+    return DefenseAudit(plan.name, "exchange", (claim,) if "active" in training.roles else (), (gap,))
 
 
 def _unclipped(plan: HdpPlan, exchange: Exchange) -> Iterator[str]:
@@ -161,6 +164,7 @@ def _of_stream(
         sigma=seen.sigma,
         # With evaluations and predictions that have noise of their own, and with rounding to the grid.
         sensitivity=seen.mu * seen.sigma,
+        unmatched=seen.missing,
         classic=agreed.by_textbook,
     )
     verdict: Verdict = "not covered" if (unmet or voided) and found.verdict == "proven" else found.verdict
@@ -182,6 +186,12 @@ def _of_stream(
         ),
         per="run",
     )
+
+
+def _void(training: NoisyTraining) -> list[str]:
+    """Say what voids a guarantee of labels, if anything does."""
+    void = void_for_labels(training.parties)
+    return [sentence(void)] if void else []
 
 
 def _seeded() -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from splitvfl.app.batching import Batching, check_used_once
-from splitvfl.app.noise_basis import NoiseBasis
+from splitvfl.app.noise_basis import NoiseBasis, void_for_labels
 from splitvfl.app.noise_stream import Stream, cut_tail, least_sigma, rounded_up, success
 from splitvfl.data import PartyData
 from splitvfl.errors import ConfigError, PrivacyError
@@ -114,7 +114,9 @@ class SumNoisePlan:
 
     def notes(self, parties: Mapping[str, PartyData]) -> list[str]:
         """Return the statement: what is protected, from whom, by what, and what is not covered."""
-        return [self._what(), self._for_labels(), *self.conditions(), *self._generator(), *self._warnings()]
+        void = void_for_labels(parties.values())
+        said = [f"Not covered: one record's label. {void}."] if void else []
+        return [self._what(), self._for_labels(), *said, *self.conditions(), *self._generator(), *self._warnings()]
 
     @property
     def honest(self) -> str:
@@ -164,11 +166,12 @@ class SumNoisePlan:
     def _for_labels(self) -> str:
         agreed, together = self.settings, " and ".join(self.passives)
         delta = max(agreed.delta, self.run.delta_at(agreed.epsilon)) if agreed.sigma is None else agreed.delta
+        told = success(self.run.mu, self.run.missing)
         return (
             f"One record's label at {self.active}: all that {self.active} sends in the run is ({agreed.epsilon:g}, "
             f"{delta:.3g})-differentially private in it, towards {together}"
             f"{' together' if len(self.passives) > 1 else ''}, whatever else they know. It is told right at most "
-            f"{success(self.run.mu):.1%} of the time, if neither label is commoner. All weights follow from what was "
+            f"{told:.1%} of the time, if neither label is commoner. All weights follow from what was "
             "released, or from a sum with the same noise: the trained model and its scores cost nothing more."
         )
 

@@ -18,7 +18,7 @@ from splitvfl.defenses import (
 )
 from splitvfl.defenses.corrected_response import CorrectedResponse
 from splitvfl.privacy import gaussian_delta, gaussian_sigma, multiplicative_laplace_epsilon
-from splitvfl.privacy.checking import probability
+from splitvfl.privacy.checking import from_zero, probability
 
 # Claims and calculations are sums and quotients of the same numbers, in another order.
 ROUNDING = 1e-9
@@ -52,7 +52,7 @@ class GaussianVerdict(NamedTuple):
 
 
 def audit_gaussian(
-    epsilon: float, delta: float, *, sigma: float, sensitivity: float, classic: bool = False
+    epsilon: float, delta: float, *, sigma: float, sensitivity: float, unmatched: float = 0.0, classic: bool = False
 ) -> GaussianVerdict:
     """Return whether Gaussian noise of that standard deviation has the (ε, δ) that is claimed of it.
 
@@ -61,19 +61,21 @@ def audit_gaussian(
         delta: δ of the claim, in (0, 1).
         sigma: Standard deviation of the noise.
         sensitivity: L2 sensitivity of all that it is added to.
+        unmatched: What is added to δ besides, from 0: that noise beyond some size is never drawn, say.
         classic: Whether the claim rests on the textbook's ``σ = Δ √(2 ln(1.25/δ)) / ε``. Its theorem ends at ε = 1:
             beyond it such a claim may be true, and is not covered.
 
     >>> audit_gaussian(10.0, 0.01, sigma=math.sqrt(2 * math.log(125)) / 10, sensitivity=1.0, classic=True).verdict
     'violated'
     """
-    true = gaussian_delta(sigma, epsilon, sensitivity=sensitivity)
+    true = min(1.0, gaussian_delta(sigma, epsilon, sensitivity=sensitivity) + from_zero("unmatched", unmatched))
     promised = probability("delta", delta)
     if true > promised * (1.0 + 1e-6):
         needed = gaussian_sigma(epsilon, promised, sensitivity=sensitivity)
+        found = f"δ = {true:.3g}" if true < 1.0 else "no δ below 1, so that the statement is void"
         why = (
-            f"At ε = {epsilon:g} noise of σ = {sigma:.4g} has δ = {true:.3g}, not {promised:g}; that takes σ = "
-            f"{needed:.4g} (gaussian_sigma)."
+            f"At ε = {epsilon:g} noise of σ = {sigma:.4g} has {found}, not {promised:g}; that takes σ = "
+            f"{needed:.4g} (gaussian_sigma) or more."
         )
         return GaussianVerdict("violated", true, why)
     if classic and epsilon >= 1.0:

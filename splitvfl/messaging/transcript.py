@@ -22,14 +22,23 @@ class Transcript:
 
     It holds what crossed, gradients and activations included: whoever reads it can run every attack on it.
 
+    Args:
+        most_bytes: Of payloads that are kept: beyond, the oldest messages are dropped. ``None``: all are kept.
+
+    Attributes:
+        messages: The messages.
+        dropped: How many were dropped; :func:`replay` needs all from the beginning.
+
     >>> transcript = Transcript()
     >>> transcript.record(Message("a", "b", "scores", 0, torch.zeros(2)))
     >>> len(transcript)
     1
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, most_bytes: int | None = None) -> None:
         self.messages: list[Message] = []
+        self.dropped = 0
+        self._most_bytes, self._bytes = most_bytes, 0
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -41,6 +50,10 @@ class Transcript:
         """Keep a copy of one message; give this to ``converse(record=...)``."""
         copy = message.payload.detach().cpu().clone()
         self.messages.append(Message(message.sender, message.receiver, message.kind, message.step, copy))
+        self._bytes += copy.nbytes
+        while self._most_bytes is not None and self._bytes > self._most_bytes:
+            self._bytes -= self.messages.pop(0).payload.nbytes
+            self.dropped += 1
 
     def save(self, path: Path) -> None:
         """Write all messages to a file, each with its length before it."""

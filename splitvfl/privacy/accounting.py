@@ -326,10 +326,10 @@ class Spent:
     def in_words(self, planned: Spent | None = None) -> str:
         """Return it in a sentence, beside what it will be at the end if that is another figure."""
         readers = "an outsider who reads all messages" if self.relation == "record" else " and ".join(self.coalition)
-        said = f"{self.of}, towards {readers}: ε {_up(self.epsilon)} at δ {self.delta:g} (μ {_up(self.mu)}, zCDP "
+        said = f"{self.of}, towards {readers}: {_epsilon(self.epsilon)} at δ {self.delta:g} (μ {_up(self.mu)}, zCDP "
         said += f"{_up(self.zcdp)}) after {self.steps:,} {'step' if self.steps == 1 else 'steps'}"
         if planned is not None and planned.steps != self.steps:
-            said += f", and ε {_up(planned.epsilon)} after the {planned.steps:,} that were planned"
+            said += f", and {_epsilon(planned.epsilon)} after the {planned.steps:,} that were planned"
         return f"Spent on one {said}."
 
     def statement(
@@ -675,6 +675,10 @@ def _weighted(training: HdpTraining, factors: bytes) -> float:
 @lru_cache(maxsize=64)
 def _guarantee(loss: PrivacyLoss, delta: float) -> Guarantee:
     return loss.guarantee(delta)
+
+
+def _epsilon(value: float) -> str:
+    return f"ε {_up(value)}" if math.isfinite(value) else "no ε"
 
 
 def _up(value: float) -> str:

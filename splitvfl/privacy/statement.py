@@ -190,11 +190,13 @@ class Statement:
         """Return it in words, a sentence each: the claim, then its conditions, warnings, and what is not covered."""
         span = "" if self.steps is None else f" in {self.steps} steps"
         if math.isfinite(self.epsilon):
-            guarantee = f"(ε, δ) = ({_rounded_up(self.epsilon)}, {self.delta:g}){span}."
+            guarantee = (
+                f"is protected from {self.against}: (ε, δ) = ({_rounded_up(self.epsilon)}, {self.delta:g}){span}."
+            )
         else:
-            guarantee = f"no ε at δ = {self.delta:g}{span}."
+            guarantee = f"is not protected from {self.against}: no ε at δ = {self.delta:g}{span}."
         return [
-            f"{_capital(self.protected)} is protected from {self.against}: {guarantee}",
+            f"{_capital(self.protected)} {guarantee}",
             f"Neighbours: {_NEIGHBOURS[self.relation]}{self._of_group()}.",
             f"Mechanism: {self.mechanism}.",
             f"Clipping: {self.clipping}.",

@@ -65,6 +65,7 @@ class PartyTraining(ABC, Generic[P]):
     Attributes:
         side: Its side of the exchange, once the parties have agreed.
         trains: Whether what it sends now belongs to a training step, or crosses in place of one.
+        evaluates: Whether what it sends now belongs to an evaluation.
         crossed: Whether everything has crossed that ever will; of a meeting that broke off at its end, it is not known.
     """
 
@@ -84,7 +85,7 @@ class PartyTraining(ABC, Generic[P]):
         parted: Callable[[], None] | None = None,
     ) -> None:
         self.party, self.partners = party, tuple(partners)
-        self.trains, self.crossed = False, False
+        self.trains, self.evaluates, self.crossed = False, False, False
         self._training, self._terms, self._plan = training, terms, plan
         self._one_way, self._draws_records = exchange.one_way, exchange.draws_records
         self._in_flight = exchange.in_flight
@@ -149,7 +150,11 @@ class PartyTraining(ABC, Generic[P]):
         if plan.saves:
             yield from self._training_messages(self.side.drain())
         if plan.evaluates:
-            yield from self._in_turn(self._evaluation(plan))
+            self.evaluates = True
+            try:
+                yield from self._in_turn(self._evaluation(plan))
+            finally:
+                self.evaluates = False
         yield from self._here.join(training.step_done, of=count)
         if training.saving:
             yield from self._before_saving(plan, count)

@@ -152,6 +152,9 @@ class Trainer(Training):
             ``{"lab": PackingEngine()}``: what it reads is judged (:attr:`packing`). Default: all are honest.
         record: Called with every message of the training steps, e.g. ``Transcript().record``; in exchange one-way,
             with everything that crosses before them.
+        record_evaluations: Called with every message of evaluations, likewise
+            (``Transcript(most_bytes=2**28).record``): a partner sees them too. Their rows are those of ``data.test``,
+            in that order, and where early stopping holds records out these.
         scores_by: Who computes the scores of :meth:`predict`, as for
             :func:`splitvfl.exchange.prediction.predict_records`.
         direction_by: The passive party that sends a direction of noise on scores there, likewise.
@@ -205,6 +208,7 @@ class Trainer(Training):
         exchange: Exchange | Mapping[str, Exchange] | None = None,
         malicious: Mapping[str, Engine] | None = None,
         record: Recorder | None = None,
+        record_evaluations: Recorder | None = None,
         scores_by: str = ACTIVE,
         direction_by: str | None = None,
     ) -> None:
@@ -271,7 +275,7 @@ class Trainer(Training):
             checkpoint_every=checkpoint_every,
             evaluate_every=evaluate_every,
         )
-        self._record = record
+        self._record, self._record_evaluations = record, record_evaluations
         self._scores_by, self._direction_by = scores_by, direction_by
         for party in self._parties:
             own_seed = derive_seed(seed, "party", party.name)
@@ -476,8 +480,11 @@ class Trainer(Training):
 
         def record(message: Message) -> None:
             # What somebody without data says belongs to what the active party does.
-            if self._record is not None and own.get(message.sender, active).trains:
+            sender = own.get(message.sender, active)
+            if self._record is not None and sender.trains:
                 self._record(message)
+            if self._record_evaluations is not None and sender.evaluates:
+                self._record_evaluations(message)
 
         converse(halves, record=record)
 

@@ -119,6 +119,25 @@ def test_noise_of_a_plan_is_calculated(here: Path, calibration: str, epsilon: fl
     assert all(claim.calculated is not None for claim in plan.claims)
 
 
+def test_noise_that_is_too_small_to_be_drawn_voids_the_statement(here: Path) -> None:
+    noise = {"epsilon": 1000.0, "delta": 1e-3, "radius": 1.0, "calibration": "published"}
+    found = audited(
+        here,
+        model={"name": "logistic-regression", "row_norm": 1.0},
+        exchange={"name": "split", "noise": noise},
+        train={"batch_size": "all", "optimizer": {"name": "sgd", "lr": 0.1}},
+    )
+    (plan,) = found.defenses
+    for claim in plan.claims:
+        assert claim.verdict == "violated"
+        assert claim.calculated is not None
+        assert claim.calculated.value == 1.0
+        assert any("the statement is void" in line for line in claim.why)
+    after = [moment for seat in found.learned for moment in seat.as_json()["after"]]
+    assert len(after) == 8
+    assert all(moment["guarantee"] is None and "void" in moment["why"][0] for moment in after)
+
+
 TRUSTING = """
 from splitvfl.exchange.receiver_clips import NO_CLIPS
 from splitvfl.exchange.split import Split, _Passive

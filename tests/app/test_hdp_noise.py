@@ -123,6 +123,42 @@ def test_the_published_noise_is_the_textbooks_and_says_what_it_really_is(data: V
     assert f"(10, {beyond.passive.delta:.3g})-differentially private" in said  # and never what it is not
 
 
+@pytest.mark.parametrize("epsilon", [0.5, 10.0])
+def test_every_run_says_its_joint_differential_privacy(epsilon: float, data: VerticalData) -> None:
+    plan = plan_for(data, "exchange.noise.calibration=published", f"exchange.noise.epsilon={epsilon}")
+    (said,) = [line for line in plan.notes({}) if "theorem 2 of HDP-VFL" in line]
+    # Each party's messages towards all others together: the largest of the two δ, by the other formula.
+    delta = max(0.001, *(delta_by_hand(stream, epsilon) for stream in (plan.passive, plan.active)))
+    assert said.startswith(f"The training is ({epsilon:g}, {delta:.3g})-joint differentially private")
+
+
+def test_where_delta_reaches_one_the_statement_is_void_and_no_probability_is_above_one(data: VerticalData) -> None:
+    """At ε 1000 the textbook's noise is 1/40 of what it hides: all 4550 numbers end beyond what is ever drawn."""
+    plan = plan_for(data, "exchange.noise.calibration=published", "exchange.noise.epsilon=1000")
+    assert plan.passive.missing == pytest.approx(4550)
+    account = plan.budget()
+    for step in range(account.last_step):
+        account.begin(step)
+    said = " ".join([*plan.notes({}), *(spent.in_words() for spent in account.spent_on_everything())])
+    assert said.count("nothing is guaranteed at ε 1000: δ reaches 1") == 3  # a row, a row and label, all at once
+    assert "differentially private" not in said
+    assert "no ε at δ 0.001" in said
+    assert not re.search(r"\b(4550|inf|nan)\b", said)
+    assert not [share for share in re.findall(r"([\d.]+)%", said) if float(share) > 100]
+
+
+def test_selection_of_records_by_label_voids_what_is_said_of_labels(data: VerticalData) -> None:
+    plan = plan_for(data)
+    (said,) = [
+        line
+        for line in plan.notes({"clinic": replace(data.active, selected_by_label=True)})
+        if "does not apply" in line
+    ]
+    assert said.startswith("Not covered: one record's label. ")
+    assert "selection of records by label is made from labels" in said
+    assert not [line for line in plan.notes({"clinic": data.active}) if "does not apply" in line]
+
+
 def test_the_noise_as_printed_takes_the_papers_constant_for_the_label_party(data: VerticalData) -> None:
     settings = ("train.batch_size=91", "exchange.noise.epsilon=0.9", "exchange.noise.delta=0.01")
     printed, published = (
@@ -529,13 +565,13 @@ def test_a_fixed_seed_in_a_deployed_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_noise_that_nothing_attached_is_not_trained_without(data: VerticalData) -> None:
-    """An exchange of one's own that was told of noise, in a trainer that knows nothing of it."""
+    """An exchange that was told of noise, at parties that have none."""
     plain = config_of(text=TEXT.replace(", noise: {epsilon: 1.0, delta: 0.001}", ""))
     settings = HdpNoiseSettings(epsilon=1.0, delta=0.001)
     for clips in (None, ReceiverClips(activation=1.0, coefficient=1.0)):
         made = build_trainer(plain, data)
         with pytest.raises(ConfigError, match="noise is agreed on, and nothing has attached it at lab"):
-            Trainer(made.active, made.passives, exchange=Split(noise=settings, receiver_clips=clips))
+            Split(noise=settings, receiver_clips=clips).passive(made.passives["lab"], made.active.name)
 
 
 def assembled(data: PartyData, task: str, data_set: VerticalData) -> None:

@@ -20,7 +20,6 @@ from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.messaging.messages import Message
-from splitvfl.run.trainer import Trainer
 from tests.run.parties import SHORT_KEYS
 
 TEXT = """
@@ -258,11 +257,11 @@ def test_corrected_noise_of_several_passive_parties_is_refused() -> None:
 
 @pytest.mark.parametrize("protects", ["both", "active"])
 def test_noise_that_nothing_planned_is_not_trained_without(protects: str, data: VerticalData) -> None:
-    """An exchange of one's own that was told of noise, in a trainer that knows nothing of it."""
+    """An exchange that was told of noise, at a party that has none."""
     changes = () if protects == "both" else ("exchange.noise.calibration=corrected", "exchange.noise.protects=active")
     planned = build_trainer(config_of(*changes), data)  # which attaches noise, at one party or at both
     exchange = planned.exchange
     assert isinstance(exchange, Taylor)
     told = Taylor(noise=exchange.noise, encryption=exchange.encryption, rows=exchange.rows)
     with pytest.raises(ConfigError, match="noise is agreed on, and nothing has planned it"):
-        Trainer(planned.active, planned.passives, exchange=told)
+        told.passive_side(planned.passives["lab"], planned.active.name)

@@ -321,7 +321,7 @@ def test_noise_is_an_agreed_term_and_without_it_nothing_changes() -> None:
     [
         ({"own_part": "exact"}, "write own_part: sent"),
         ({"own_part": "exact", "own": 0}, "write own_part: sent"),
-        ({"sum_noise": SumNoiseSettings(epsilon=1.0, delta=1e-5)}, "nothing has calculated it at lab"),
+        ({"sum_noise": SumNoiseSettings(epsilon=1.0, delta=1e-5)}, "say how many they are"),
         ({"defenses": (LaplaceResidue(epsilon=1.0),)}, "laplace-residue at bank changes labels or residues"),
         ({"defenses": (MemoisedResponse(epsilon=1.0),)}, "memoised-response at bank changes labels or residues"),
         ({"approximation": "taylor"}, "take approximation exact or piecewise"),

@@ -219,3 +219,29 @@ def test_garbage_is_refused_and_never_allocated(tmp_path: Path, data: bytes) -> 
     (tmp_path / "t").write_bytes(data)
     with pytest.raises(ProtocolError):
         Transcript.load(tmp_path / "t")
+
+
+def test_messages_of_evaluations_are_kept_apart_and_in_bounded_memory() -> None:
+    training, evaluations, bounded = Transcript(), Transcript(), Transcript(most_bytes=300)
+
+    def both(message: Message) -> None:
+        evaluations.record(message)
+        bounded.record(message)
+
+    run = small_trainer(("telecom",), record=training.record, record_evaluations=both, optimizer=sgd)
+    run.fit(EPOCHS)
+    plain, settings = Transcript(), {"optimizer": sgd}
+    small_trainer(("telecom",), record=plain.record, **settings).fit(EPOCHS)
+
+    assert [one.kind for one in training] == [one.kind for one in plain]  # nothing of training is missing or new
+    sent = [one for one in evaluations if one.sender == "telecom"]
+    # What the partner shows last is what its trained bottom makes of its test records, in their order.
+    party = run.passives["telecom"]
+    with torch.no_grad():
+        shown = party.module.eval()(party.data.test.columns.numeric)
+    assert len(sent) == EPOCHS
+    torch.testing.assert_close(sent[-1].payload, shown, rtol=0, atol=1e-6)
+    assert any(one.receiver == "telecom" for one in evaluations)  # the verdict, which is made from labels
+    assert bounded.dropped == len(evaluations) - len(bounded) > 0
+    assert sum(one.payload.nbytes for one in bounded) <= 300
+    assert [one.kind for one in bounded] == [one.kind for one in evaluations][bounded.dropped :]

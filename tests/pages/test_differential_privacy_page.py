@@ -75,3 +75,11 @@ def test_the_ranges_of_the_page_can_be_read(tmp_path: Path) -> None:
     (text,) = blocks("text")
     (tmp_path / "ranges.csv").write_text("".join(f"{line.strip()}\n" for line in text.splitlines()))
     assert read_ranges(tmp_path / "ranges.csv").bounds == {"age": (18, 100), "balance": (-10_000, 1_000_000)}
+
+
+def test_the_python_of_the_page_trains_and_says_what_is_protected(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = blocks("python")
+    exec(compile(code, str(PAGE), "exec"), {})
+    said = capsys.readouterr().out
+    assert "(1, 0.001)-joint differentially private (theorem 2 of HDP-VFL)" in said
+    assert "over 10 epochs, 10 steps of " in said

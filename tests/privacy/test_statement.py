@@ -45,7 +45,9 @@ def test_every_part_is_in_the_words() -> None:
 
 
 def test_no_epsilon_is_said_as_none() -> None:
-    assert "no ε at δ = 1e-06" in Statement(**(FACTS | {"epsilon": math.inf})).sentences()[0]
+    none = Statement(**(FACTS | {"epsilon": math.inf})).sentences()[0]
+    assert "is not protected from" in none
+    assert "no ε at δ = 1e-06" in none
     assert "(ε, δ) = (0, " in Statement(**(FACTS | {"epsilon": 0.0})).sentences()[0]
 
 
