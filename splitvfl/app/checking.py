@@ -34,6 +34,7 @@ from splitvfl.app.run_folder import (
     is_barely_begun,
 )
 from splitvfl.app.scoring import check_own_defenses
+from splitvfl.app.single_columns import said_of_columns
 from splitvfl.app.workers import said_in_one_process, shards_not_here, shards_to_try
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import VerticalData
@@ -115,7 +116,7 @@ def _try_parts(
     _tell_all(tell, said_before(trainer.exchange, trainer.active, epochs=epochs))
     _tell_all(tell, list(experiment.few_known(trainer)))
     _tell_all(tell, experiment.noise_notes())
-    _tell_all(tell, experiment.said_of_columns(trainer))
+    _tell_all(tell, said_of_columns(experiment.columns_solvable(trainer)))
     _tell_all(tell, experiment.said_of_malicious())
     _tell_all(tell, experiment.solving(trainer, experiment.horizons(trainer)[0])[1])
     widths = {name: party.data.width for name, party in trainer.passives.items()}

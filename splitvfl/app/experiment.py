@@ -56,7 +56,7 @@ from splitvfl.leakage.shown_records import save_shown
 from splitvfl.learning.precision import narrow_dtype
 from splitvfl.party.direction import awaits_direction, check_awaited
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.privacy import Solvable
+from splitvfl.privacy import Solvable, SolvableColumn
 from splitvfl.report.board_row import show_on_board
 from splitvfl.report.releases import Reserve, keep_reserve
 from splitvfl.report.rows import counted
@@ -286,12 +286,11 @@ class Experiment:
         attacks = experiment_attacks(self._config, self._assembly, records=records)
         return said_of_few_known(attacks, records=records, batch_size=message_size(self._assembly, records))
 
-    def said_of_columns(self, trainer: Trainer) -> list[str]:
-        """Return which partners' only features the label owner can compute, in sentences."""
+    def columns_solvable(self, trainer: Trainer) -> list[SolvableColumn]:
+        """Return which partners' only features the label owner can compute."""
         widths = {name: party.data.width for name, party in trainer.passives.items()}
         own = trainer.active.data.width
-        found = solvable_columns(self._config, self._assembly, trainer.batches, widths, own_features=own)
-        return said_of_columns(found)
+        return solvable_columns(self._config, self._assembly, trainer.batches, widths, own_features=own)
 
     def said_of_malicious(self) -> list[str]:
         """Return who deviates, in sentences."""
@@ -311,7 +310,6 @@ class Experiment:
         yield from self.few_known(trainer)
         yield from self.noise_notes()
         yield from before(observed, agreed)
-        yield from self.said_of_columns(trainer)
         yield from self.said_of_malicious()
         yield from said_before(trainer.exchange, trainer.active, epochs=self._config.train.epochs)
 
@@ -404,7 +402,8 @@ class Experiment:
             notes=outcome(trainer, horizon),
             partners=trainer.passives.values(),
         )
-        return replace(found, membership=trainer.membership, packing=trainer.packing)
+        solvable = self.columns_solvable(trainer)
+        return replace(found, membership=trainer.membership, packing=trainer.packing, columns_solvable=solvable)
 
 
 def _differing(before: Any, now: Any, key: str = "") -> list[str]:
@@ -492,7 +491,7 @@ def run_experiment(
         begun = Beginning.noted(folder, going_on=resume, id_rule=config.id_rule, split_by=config.split_by)
         for line in experiment.told_before(trainer, observed, agreed):
             notify(line)
-        trainer.tell(said_of_labels)
+        trainer.tell([*said_of_columns(experiment.columns_solvable(trainer)), *said_of_labels])
         trainer.fit(train.epochs, progress=progress)
         told, leaks = reconstruct_listed(trainer, config.name)
         provenance = begun.provenance(

@@ -20,7 +20,7 @@ from splitvfl.leakage.membership import MembershipLeak
 from splitvfl.leakage.message_audit import MessageAudit
 from splitvfl.leakage.packed_values import PackedReading
 from splitvfl.metrics import chance_auc, known
-from splitvfl.privacy import Solvable, Spent
+from splitvfl.privacy import Solvable, SolvableColumn, Spent
 from splitvfl.privacy.statement import Relation
 from splitvfl.report.provenance import BEGUN_FILE, Provenance
 from splitvfl.report.releases import releases, said_of
@@ -395,6 +395,7 @@ class RunSummary:
         own_model: The joint model beside the label owner's own one; ``None`` likewise, and in summaries that were
             written before.
         no_own_model: Why there is none, as a sentence; empty where there is one, or nobody asked.
+        columns_solvable: Which partners' only features the label owner can compute, known before the first step.
         packing: What parties read that deviated from an encrypted exchange, and what whole plaintexts would have told.
         planned_steps: Steps that the run was to take, where it ended before its end: a passive party whose partner is
             gone writes what was read so far. ``None``: it is finished.
@@ -436,6 +437,7 @@ class RunSummary:
     released: list[str] = field(default_factory=list)
     membership: list[MembershipLeak] = field(default_factory=list)
     solvable: list[Solvable] = field(default_factory=list)
+    columns_solvable: list[SolvableColumn] = field(default_factory=list)
     packing: list[PackedReading] = field(default_factory=list)
     planned_steps: int | None = None
     own_model: OwnModelResult | None = None

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from splitvfl.app.checking import check_experiment
-from splitvfl.app.experiment import Experiment, prepare
+from splitvfl.app.experiment import Experiment, prepare, run_experiment
 from splitvfl.config.sections import parse_config
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.paillier import InsecureEncryption
+from splitvfl.leakage.packed_values import PackedReading
 from splitvfl.report.findings import packing_read
+from splitvfl.report.report import write_report
 from splitvfl.report.summary import RunSummary, read_summary
 
 TEXT = """
@@ -51,8 +56,6 @@ def test_a_file_names_who_deviates_and_the_summary_keeps_what_was_read(
 
 
 def test_a_summary_that_is_older_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import json
-
     summary_of(TEXT.replace("malicious: {lab: packing}", ""), monkeypatch).save(tmp_path)
     path = tmp_path / "summary.json"
     old = json.loads(path.read_text())
@@ -86,3 +89,29 @@ def test_check_says_before_step_1_who_deviates(tmp_path: Path) -> None:
     config = parse_config(TEXT, source="deviating.yaml")
     assert check_experiment(config, tmp_path / "run", tell=said.append) == []
     assert any("lab deviates from exchange residue (packing)" in line for line in said)
+
+
+def test_the_page_has_both_strengths(tmp_path: Path) -> None:
+    text = TEXT.replace("malicious: {lab: packing}", "").replace(
+        "{name: residue, encryption: {key_bits: 2048}}", "oracle"
+    )
+    config = parse_config(text, source="page.yaml")
+    figures: dict[str, Any] = {
+        "party": "lab",
+        "owner": "clinic",
+        "reads": "labels",
+        "batch_size": 128,
+        "slots": 52,
+        "ciphertexts": 1,
+    }
+    more: dict[str, Any] = {"records": 92, "of": 455, "right": 1.0, "auc": 0.68, "most_columns": 9}
+    read = [
+        PackedReading(**figures, **more, strength="agreed bits", per_step=23),
+        PackedReading(**figures, **more, strength="whole plaintexts", per_step=52),
+    ]
+    run_experiment(config, tmp_path / "run")
+    summary = read_summary(tmp_path / "run")
+    replace(summary, packing=read).save(tmp_path / "run")
+    page = write_report([tmp_path / "run"], tmp_path / "report.html", title="packing").read_text()
+    for strength, values in (("agreed bits", 23), ("whole plaintexts", 52)):
+        assert f"<td>lab</td><td>labels of clinic</td><td>{strength}</td><td>{values} of 128</td>" in page

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from splitvfl.app.checking import check_experiment, check_party
-from splitvfl.app.experiment import Experiment, Workbench
-from splitvfl.app.records import load_data
+from splitvfl.app.experiment import run_experiment
 from splitvfl.config.sections import parse_config
+from splitvfl.report.summary import read_summary
 
 TEXT = """
 data: {name: breast-cancer, drop: ["* error", "worst [!rt]*", "worst radius"]}
@@ -42,7 +43,7 @@ def test_check_says_it_of_one_feature(change: str, tmp_path: Path) -> None:
     "change",
     [
         'data.drop=["* error", "worst [!rt]*"]',
-        "train.batch_size=12",  # ten features and the intercept's one give eleven sums
+        "train.batch_size=13",  # ten features and the intercept's one give eleven sums, and 35 batches have 13
         "train.batch_size=1",
         "exchange={name: taylor, noise: {epsilon: 0.5, delta: 0.1}}",
         "model={name: mlp, bottom: [4]}",
@@ -63,12 +64,28 @@ def test_noise_of_a_defense_on_what_the_partner_sends_prevents_it(tmp_path: Path
     assert SAID in checked(tmp_path, "exchange=residue", "defenses=[{name: isotropic, ratio: 1.0}]")
 
 
-def test_a_run_says_what_check_says(tmp_path: Path) -> None:
-    config = parse_config(TEXT, source=tmp_path / "all.yaml")
-    experiment = Experiment(config, Workbench(load_data(config), {}))
-    trainer = experiment.trainer()
-    (said,) = [line for line in experiment.told_before(trainer, None, None) if SAID in line]
-    assert said in checked(tmp_path)
+def test_the_last_batch_of_an_epoch_alone_may_be_small_enough(tmp_path: Path) -> None:
+    said = checked(tmp_path, "train.batch_size=12")  # 37 of 12, and one of 11
+    assert f"{SAID} in the last batch of an epoch" in said
+    assert SAID not in checked(tmp_path, "train.batch_size=12", "train.drop_last=true")
+
+
+def test_a_run_says_what_check_says_and_its_summary_keeps_it(tmp_path: Path) -> None:
+    changes = ["exchange=oracle", "train.epochs=1", "audit=false"]
+    config = parse_config(TEXT, source=tmp_path / "all.yaml", overrides=changes)
+    lines: list[str] = []
+    run_experiment(config, tmp_path / "done", notify=lines.append)
+    (said,) = [line for line in lines if SAID in line]
+    assert said in checked(tmp_path, *changes)
+    summary = read_summary(tmp_path / "done")
+    (found,) = summary.columns_solvable
+    assert " ".join(found.sentences()) == said
+    assert said in summary.notes
+    path = tmp_path / "done" / "summary.json"
+    older = json.loads(path.read_text())
+    del older["columns_solvable"]
+    path.write_text(json.dumps(older))
+    assert read_summary(tmp_path / "done").columns_solvable == []
 
 
 @pytest.mark.parametrize(
