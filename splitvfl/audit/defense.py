@@ -339,7 +339,7 @@ class _Auditor:
         if not look.twice:
             return found
         kind = question.objective.kind
-        return replace(found, bound=_of_one(kind, found.bound), ceiling=_of_one(kind, found.ceiling))
+        return replace(found, bound=of_one(kind, found.bound), ceiling=of_one(kind, found.ceiling))
 
     def _says_the_same_of_two_epochs(self) -> bool:
         """Return whether the defense takes a record twice, and claims of its messages what it does of a single one."""
@@ -429,7 +429,7 @@ def _measured_words(question: _Question, measured: Measured) -> str:
     return said
 
 
-def _of_one(kind: str, bound: float) -> float:
+def of_one(kind: str, bound: float) -> float:
     """Return what is at least true of one of two messages, the other one known, by what both prove together.
 
     Two messages of which each keeps ε keep 2ε, of μ they keep √2 μ, and the advantages of each, a, come to no more than
