@@ -2,7 +2,7 @@
 
 Every claim is of ε = 1 for a residue, by Laplace noise, or of μ = 1 for a row within the unit ball, by Gaussian noise.
 What is true of those that are false is an infinite ε or μ, but for noise that is taken back: μ = √5 of two messages, of
-which two of μ = 1 allow √2; and of noise that comes back one record on, μ = √2 of the second message.
+which two of μ = 1 allow √2.
 """
 
 from __future__ import annotations
