@@ -103,12 +103,13 @@ def audit_defense(
 
     Each claim is compared with a calculation where the mechanism's law is known, and with a measured lower bound:
     neighbouring inputs for the claim's relation are searched for the pair that is told apart best, and on other draws
-    it is told apart in four ways: by a record's message alone, together with an earlier message and a known record's
-    row, together with all rows of a batch of eight of which all others are known, and by two messages of the record.
+    it is told apart in up to four ways: by a record's message alone, together with an earlier message of other records
+    and known ones of its batch, by two messages of the record, and, where records turn out to depend on each other,
+    together with all others of a batch of eight. The first that refutes a claim ends the test.
 
-    It does not see what depends on more than it makes: noise that cancels only over more than eight records or two
-    messages at once, or between values that change from step to step; several runs; other defenses before and after;
-    secrets that leak elsewhere. What was not refuted is not proven by that.
+    It does not see what depends on more than it makes: noise that cancels over three messages of a record or more, or
+    between records that are drawn anew in every batch; several runs; other defenses before and after; secrets that
+    leak elsewhere. What was not refuted is not proven by that.
 
     Args:
         defense: The defense; it is left as it is.
@@ -296,7 +297,8 @@ class _Auditor:
         depends = plain.dependence(pairs[0][0])
         # Rows that share noise are no independent draws, but do to choose by, where they are of many batches.
         plain.whole = mixing
-        pair = self._worst(replace(plain, rows=_FEW_ROWS) if depends.on_batch else plain, pairs, question)
+        chosen_by = replace(plain, rows=_FEW_ROWS, seed=self._next_seed()) if depends.on_batch else plain
+        pair = self._worst(chosen_by, pairs, question)
         plain.whole = mixing or depends.on_batch
         found: list[tuple[Measured, str]] = []
         for look in self._looks(plain, depends, question):
@@ -340,7 +342,7 @@ class _Auditor:
         if not look.twice:
             return found
         kind = question.objective.kind
-        return replace(found, bound=_of_one(kind, found.bound), ceiling=_of_one(kind, found.ceiling))
+        return replace(found, bound=of_one(kind, found.bound), ceiling=of_one(kind, found.ceiling))
 
     def _says_the_same_of_two_epochs(self) -> bool:
         """Return whether the defense takes a record twice, and claims of its messages what it does of a single one."""
@@ -351,7 +353,12 @@ class _Auditor:
         except SplitVFLError as error:
             self.gaps.append(f"{hook_name(self.defense)}: two messages of a record: {sentence(str(error))}")
             return False
-        return claims_of(twice) == claims_of(self.defense)
+        if claims_of(twice) == claims_of(self.defense):
+            return True
+        self.gaps.append(
+            f"{hook_name(self.defense)}: two messages of a record: of two epochs it claims something else."
+        )
+        return False
 
     def _within(self, pairs: list[tuple[World, World]], question: _Question) -> list[tuple[World, World]]:
         """Return the pairs that a claim without a bound is about: rows that are so far apart and no farther."""
@@ -426,7 +433,7 @@ def _measured_words(question: _Question, measured: Measured) -> str:
     return said
 
 
-def _of_one(kind: str, bound: float) -> float:
+def of_one(kind: str, bound: float) -> float:
     """Return what is at least true of one of two messages, the other one known, by what both prove together.
 
     Two messages of which each keeps ε keep 2ε, of μ they keep √2 μ, and the advantages of each, a, come to no more than

@@ -77,9 +77,9 @@ def test_defenses_are_audited_in_their_order_and_the_rest_is_listed(here: Path) 
     assert any(gap.startswith("Columns: no defense promises anything") for gap in found.gaps)
     assert any("whole run" in gap for gap in found.gaps)
     assert found.passes
-    # Three claims are measured, in two tests each: among these the error of the page is divided.
+    # Three claims are measured, in four tests each: among these the error of the page is divided.
     measured = [claim.measured for claim in found.claims if claim.measured is not None]
-    assert [each.confidence for each in measured] == pytest.approx([1 - 0.05 / 6] * 3)
+    assert [each.confidence for each in measured] == pytest.approx([1 - 0.05 / 12] * 3)
 
 
 def test_conditions_that_the_experiment_does_not_meet_are_named(here: Path) -> None:
@@ -228,7 +228,17 @@ def test_the_command_prints_eighty_columns_and_writes_json(here: Path, capsys: p
         for claim in defense["claims"]:
             assert claim.keys() == {
                 *("claim", "quantity", "claimed", "relation", "per", "verdict", "why", "calculated", "calculated_by"),
-                *("measured", "refutable", "confidence", "statistic", "event", "inputs", "right", "calculated_right"),
+                *(
+                    "measured",
+                    "refutable",
+                    "confidence",
+                    "statistic",
+                    "event",
+                    "inputs",
+                    "seen",
+                    "right",
+                    "calculated_right",
+                ),
             }
             assert claim["verdict"] in VERDICTS
             assert claim["why"]

@@ -2,7 +2,7 @@
 
 Every claim is of ε = 1 for a residue, by Laplace noise, or of μ = 1 for a row within the unit ball, by Gaussian noise.
 What is true of those that are false is an infinite ε or μ, but for noise that is taken back: μ = √5 of two messages, of
-which two of μ = 1 allow √2; and of noise that comes back one record on, μ = √2 of the second message.
+which two of μ = 1 allow √2.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ import math
 from functools import cache
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import binom
 from torch import Tensor
 
 from splitvfl.audit import DefenseAudit, Surroundings, audit_defense
-from splitvfl.claims import Gaussian, PureDP
+from splitvfl.audit.defense import of_one
+from splitvfl.audit.worlds import Places
+from splitvfl.claims import Gaussian, PureDP, RunPlan
 from splitvfl.hooks import Secrets
 from tests.audit.seeds import SEEDS
 
@@ -297,3 +300,52 @@ def test_noise_that_has_enough_of_its_own_is_not(true: str) -> None:
 @pytest.mark.parametrize("unseen", UNSEEN)
 def test_what_stands_on_the_page_as_unseen_is_not_found_yet(unseen: str) -> None:
     assert audited(UNSEEN[unseen], 0).verdict == "not refuted"
+
+
+def test_two_messages_allow_what_two_independent_ones_do() -> None:
+    """By enumeration of two randomised labels, and of two Gaussian messages as one of their sum."""
+    for epsilon in (0.3, 1.0, 2.5):
+        kept = 1.0 / (1.0 + math.exp(-epsilon))
+        one = np.array([kept, 1.0 - kept])
+        both, other = np.outer(one, one), np.outer(one[::-1], one[::-1])
+        assert of_one("epsilon", float(np.log(both / other).max())) == pytest.approx(epsilon)
+    mu = 0.7
+    # The sum of two messages is 2 mu apart, and has a variance of 2.
+    assert of_one("mu", 2.0 * mu / math.sqrt(2.0)) == pytest.approx(mu)
+    # Each message shows its world with probability a, and nothing else: both together, if either does.
+    for advantage in (0.0, 0.2, 0.9):
+        shown = 1.0 - (1.0 - advantage) * (1.0 - advantage)
+        assert of_one("advantage", shown) == pytest.approx(advantage)
+
+
+@pytest.mark.parametrize("rows", [8, 128])
+def test_known_records_stand_beside_every_record(rows: int) -> None:
+    own, draws = Places.beside_known(rows)
+    assert own.sum() == len(draws) == rows // 2
+    for place, beside, away in draws.tolist():
+        assert own[place]
+        assert not own[beside]
+        assert not own[away]
+        assert (abs(beside - place), abs(away - place)) == (1, rows // 2)
+    own, draws = Places.whole(rows)
+    assert own.nonzero().tolist() == [[rows // 2]]
+    assert draws.tolist() == [list(range(rows))]
+
+
+class OfTwoEpochsAnother(OnResidues):
+    """Claims of one message what it has left for one of a run."""
+
+    epochs = 1
+
+    def plan_run(self, plan: RunPlan) -> None:
+        self.epochs = plan.epochs
+
+    def claims(self) -> tuple[PureDP | Gaussian, ...]:
+        return (PureDP(2.0 / self.epochs, "residue of a record"),)
+
+
+def test_two_messages_of_a_defense_that_claims_another_thing_of_them_are_a_gap() -> None:
+    for epochs, gaps in ((1, 1), (2, 0)):
+        found = audit_defense(OfTwoEpochsAnother(), around=Surroundings(epochs=epochs), draws=400)
+        assert len(found.gaps) == gaps, found.gaps
+        assert all("two messages of a record" in gap for gap in found.gaps)
