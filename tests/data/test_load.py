@@ -157,7 +157,7 @@ def test_what_does_not_fit_the_table(table: Path, settings: dict[str, Any], mess
         ("digit", {}, "no data set 'digit'; did you mean 'digits'?"),
         ("table", {"label": "y"}, "data set 'table' needs the path of a CSV or Parquet file"),
         ("wine", {"path": "wine.csv"}, "wine is bundled and takes no path, got 'wine.csv'"),
-        ("wine", {"digit": None}, "digit=None is a setting of the digits set, not of wine"),
+        ("wine", {"digit": None}, "digit=None is a setting of the sets digits and mnist, not of wine"),
         ("digits", {"digit": 10}, "expected a digit from 0 to 9, or none for all ten classes, got 10"),
         ("wine", {"passive": {}}, "expected one passive party at least, got none"),
         (
