@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from splitvfl.attacks.active_packing import PackingEngine
 from splitvfl.hooks import View
 
 
@@ -33,6 +34,11 @@ class PackingAttack:
     )
     needs: ClassVar[frozenset[str]] = frozenset({"packed_values"})
     signed: ClassVar[bool] = True
+
+    @staticmethod
+    def engine() -> PackingEngine:
+        """Return what a party computes with that deviates so."""
+        return PackingEngine()
 
     def __call__(self, view: View, /) -> Tensor:
         """Return minus the values that were unpacked.

@@ -16,8 +16,7 @@ from splitvfl.app.label_horizon import LabelHorizon
 from splitvfl.app.models import Models, own_code
 from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.transforms import transform_for
-from splitvfl.attacks.active_packing import PackingEngine
-from splitvfl.attacks.packing import PackingAttack
+from splitvfl.config.registry import built_in
 from splitvfl.config.sections import MOST_ROWS, ExperimentConfig
 from splitvfl.crypto.engine import Engine
 from splitvfl.data.columns import PartyData, TaskName
@@ -48,11 +47,6 @@ from splitvfl.report.releases import Reserve
 from splitvfl.report.summary import AttackResult, ExchangeTraits, PartyResult, RunSummary, SpentPrivacy
 from splitvfl.run.training import Training
 from splitvfl.team.team import Alone, Team
-
-# By deviation, the attack that reads what it unpacks, and what the party computes with.
-_DEVIATIONS: Mapping[str, tuple[type[PackingAttack], type[PackingEngine]]] = {
-    PackingAttack.name: (PackingAttack, PackingEngine)
-}
 
 
 class Assembly:
@@ -318,12 +312,12 @@ class Assembly:
         """Return new attacks: those of the file, and that of a party which deviates."""
         made = [hook.made("attacks", self._config.folder) for hook in self._config.attacks]
         listed = {hook_name(one) for one in made}
-        deviations = [_DEVIATIONS[name] for name in dict.fromkeys(self._config.malicious.values())]
-        return [*made, *(attack() for attack, _ in deviations if attack.name not in listed)]
+        deviations = [name for name in dict.fromkeys(self._config.malicious.values()) if name not in listed]
+        return [*made, *(built_in("attacks")[name]() for name in deviations)]
 
     def malicious(self) -> dict[str, Engine]:
         """Return what parties compute with that deviate, by name."""
-        return {name: _DEVIATIONS[deviation][1]() for name, deviation in self._config.malicious.items()}
+        return {name: built_in("attacks")[deviation].engine() for name, deviation in self._config.malicious.items()}
 
     def defenses(self) -> list[Defense | At]:
         """Return new defenses in their order, the calculated noise last."""
