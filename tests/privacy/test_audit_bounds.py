@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from scipy.stats import beta, binom
+from scipy.stats import beta, binom, norm
 
 from splitvfl.errors import ArgumentError
 from splitvfl.privacy import gaussian_mu_delta
@@ -200,10 +200,11 @@ def test_boosting_finds_what_no_other_test_of_wide_messages_does() -> None:
     rng = np.random.default_rng(0)
 
     def hidden(n: int) -> np.ndarray:
-        # The sign of one normal number says whether another one is near 0: each alone, and both covariances, are as
-        # without it.
+        # Which of eight equal parts one number is in says the sign of another one: each alone is as without it, and
+        # their sums, squares and products nearly so.
         first, size = rng.standard_normal(n), np.abs(rng.standard_normal(n))
-        return np.stack([first, np.where(np.abs(first) < 0.67448975, size, -size)], axis=1)
+        signs = np.array([1, -1, -1, 1, -1, 1, 1, -1])
+        return np.stack([first, size * signs[np.searchsorted(norm.ppf(np.arange(1, 8) / 8), first)]], axis=1)
 
     def plain(n: int) -> np.ndarray:
         return rng.standard_normal((n, 2))
