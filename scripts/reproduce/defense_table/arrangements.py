@@ -92,6 +92,8 @@ train:
         return not self.top_hidden
 
 
+_LATER = {"labels-and-features": "it was added after these runs"}
+
 DIGITS = Arrangement(
     key="digits-8",
     title="Digits, one linear layer on top",
@@ -118,6 +120,7 @@ known_negatives: 10
     canaries=200,
     attacked=5,
     canary_runs=5,
+    left_out=_LATER,
 )
 
 CREDIT = Arrangement(
@@ -156,7 +159,8 @@ known_negatives: 10
     canaries=400,
     attacked=5,
     canary_runs=5,
-    left_out={
+    left_out=_LATER
+    | {
         "mixture": "its model is of messages on the line of a linear top's weights, and two layers have none; its fit "
         "takes a third of the time of all attacks"
     },

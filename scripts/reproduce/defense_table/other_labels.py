@@ -139,7 +139,7 @@ def _tried(experiment: str, label: str) -> None:
     config = parse_config(f"{experiment}audit: false\n", source="defense_table")
     (variant,) = variants(config, parse_defenses(label, folder=Path()), 1, Path())
     trainer = Experiment(variant.config, Workbench(load_data(config), {})).trainer()
-    trainer.active.plan_run(epochs=config.train.epochs, early_stopping=False)
+    trainer.active.plan_run(epochs=config.train.epochs)
 
 
 def sections(settings: Settings) -> list[Section]:

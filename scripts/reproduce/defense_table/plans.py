@@ -42,7 +42,7 @@ PRIVATE = "a private top beside"
 # Of the label defenses, in nats.
 EPSILON = 1.5
 
-# They are about residues, which a linear bottom's gradient is made of; the models here have none.
+# They are about residues, which a linear bottom's gradient is made of, and sums of them; the models here have none.
 LINEAR_ONLY = frozenset(
     {
         "additive-llr",
@@ -52,6 +52,7 @@ LINEAR_ONLY = frozenset(
         "multiplicative-laplace-residue",
         "multiplicative-llr",
         "own-prediction",
+        "packing",
         "residue-solving",
         "secret-batch-likelihood",
         "sparse-residues",
