@@ -39,6 +39,7 @@ _IDX: Final = {"train": "train", "test": "t10k"}
 _IDX_IMAGES, _IDX_LABELS = 0x803, 0x801
 _REMEDY: Final = "download the files of MNIST anew"
 _DIRECTORY, _LONGEST_COMMENT, _MOST_ENTRIES = b"PK\x05\x06", 1 << 16, 16
+_LOCATOR, _LOCATOR_BYTES = b"PK\x06\x07", 20  # of zip64: just before the directory's end, whose numbers it replaces
 
 
 def read_images(path: Path) -> pa.Table:
@@ -135,11 +136,13 @@ def _of_archive(path: Path) -> list[tuple[Bytes, Bytes]]:
 
 def _check_directory(one: UntrustedFile, file: BinaryIO, size: int) -> None:
     """Refuse an archive of many entries: each takes memory before anything is known of it."""
-    file.seek(max(0, size - _LONGEST_COMMENT - 22))
+    file.seek(max(0, size - _LONGEST_COMMENT - 22 - _LOCATOR_BYTES))
     end = file.read()
     place = end.rfind(_DIRECTORY)
     if place < 0 or len(end) - place < 22:
         raise one.refused("it is no archive")
+    if end[max(0, place - _LOCATOR_BYTES) : place].startswith(_LOCATOR):
+        raise one.refused("it has a zip64 directory, as archives of 4 GiB or 65,535 entries do; expected a plain one")
     entries, length = struct.unpack("<HI", end[place + 10 : place + 16])
     if entries > _MOST_ENTRIES or length > _LONGEST_COMMENT:
         raise one.refused(f"it has {entries:,} entries; expected x_train, y_train, x_test and y_test")

@@ -179,6 +179,33 @@ def test_archives_of_many_entries_without_some_or_damaged_are_refused(tmp_path: 
         read_images(tmp_path / "damaged.npz")
 
 
+@pytest.mark.parametrize("comment", [b"", b"." * 0xFFFF])
+def test_a_zip64_directory_is_refused_before_it_is_opened(comment: bytes, tmp_path: Path) -> None:
+    path, many = with_entry(tmp_path / "zip64.npz", "", b""), 5_000
+    whole = path.read_bytes()
+    _, _, _, _, entries, size, offset, _ = struct.unpack("<4s4H2LH", whole[-22:])
+    # 46 bytes and a name an entry, behind those of the four arrays.
+    more = (b"PK\x01\x02" + bytes(24) + struct.pack("<H", 1) + bytes(16) + b"z") * many
+    directory = whole[offset : offset + size] + more
+    start = whole[:offset] + directory
+    record = struct.pack(
+        "<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, entries + many, entries + many, len(directory), offset
+    )
+    locator = struct.pack("<4sLQL", b"PK\x06\x07", 0, len(start), 1)
+    # Its own numbers are those of four entries: zipfile goes by the record's.
+    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, entries, entries, size, offset, len(comment)) + comment
+    path.write_bytes(start + record + locator + end)
+    with zipfile.ZipFile(path) as read:
+        assert len(read.infolist()) == entries + many
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"zip64\.npz.*it has a zip64 directory"):
+            read_images(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
