@@ -87,6 +87,34 @@ def test_it_is_a_data_set_with_the_published_division(
     assert 0.0 <= data["lab"].train.columns.numeric.min() <= data["lab"].train.columns.numeric.max() <= 1.0
 
 
+def test_its_description_counts_what_the_file_holds(tmp_path: Path) -> None:
+    path = archive(tmp_path / "mnist.npz")
+    sides = {"path": path, "active": "r0*", "passive": {"lab": "rest"}}
+    assert load("mnist", digit=3, **sides).description == "mnist.npz: 60 rows, label digit (1 where it is 3)"
+    assert load("mnist", digit=None, **sides).description == "mnist.npz: 60 rows, label digit"
+    assert load("digits").description.startswith("1,797 handwritten digits")  # bundled: no other file can be there
+
+
+@pytest.mark.parametrize(("held", "asked", "said"), [(8, 8, "is 8 in every row"), (8, 3, "is 3 in no row")])
+def test_a_constant_digit_is_refused_by_its_name(held: int, asked: int, said: str, tmp_path: Path) -> None:
+    constant = {f"y_{part}": np.full(count, held, np.uint8) for part, count in COUNTS.items()}
+    with pytest.raises(DataError, match=f"label column 'digit' of mnist.npz {said}"):
+        load("mnist", path=archive(tmp_path / "mnist.npz", **constant), digit=asked)
+
+
+@pytest.mark.parametrize("name", ["none.npz", "none", "none/train-images-idx3-ubyte", "zero\0"])
+def test_a_path_where_nothing_lies_is_named(name: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file") as raised:
+        load("mnist", path=tmp_path / name)
+    assert "download" not in str(raised.value)
+
+
+def test_labels_of_another_type_are_to_be_saved_as_bytes(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"got int64 \(40,\); save it as uint8: y_train\.astype") as raised:
+        read_images(archive(tmp_path / "mnist.npz", y_train=np.arange(40) % 10))
+    assert "download" not in str(raised.value)
+
+
 def test_an_experiment_trains_on_it(tmp_path: Path) -> None:
     text = f"""
 data: {{name: mnist, path: {archive(tmp_path / "mnist.npz")}, digit: 1}}
