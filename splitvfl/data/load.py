@@ -358,9 +358,9 @@ def split_rows(spec: TableSpec, table: pa.Table, source: str) -> tuple[Rows, Row
     if spec.split_column is None:
         if spec.split_by == "labels":
             raise DataError(
-                f"an earlier version divided {source} into training and test records, by the labels where there are "
-                "classes, which reveals labels to the partner; this version divides by ids, and would test other "
-                "records: train again"
+                f"an earlier version divided {source}, by the labels where there are classes, and so revealed labels "
+                "to the partner. This version divides by ids and would test other records: train again; the old run "
+                "still predicts new records (--records, or predict(records))"
             )
         ids = numbers_of_rows(table, spec, source)
         return split_by_ids(ids, test_fraction=spec.test_fraction, seed=spec.split_seed, source=source)

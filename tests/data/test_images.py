@@ -89,7 +89,7 @@ def test_it_is_a_data_set_with_the_published_division(
 
 def test_its_description_counts_what_the_file_holds(tmp_path: Path) -> None:
     path = archive(tmp_path / "mnist.npz")
-    sides = {"path": path, "active": "r0*", "passive": {"lab": "rest"}}
+    sides: dict[str, Any] = {"path": path, "active": "r0*", "passive": {"lab": "rest"}}
     assert load("mnist", digit=3, **sides).description == "mnist.npz: 60 rows, label digit (1 where it is 3)"
     assert load("mnist", digit=None, **sides).description == "mnist.npz: 60 rows, label digit"
     assert load("digits").description.startswith("1,797 handwritten digits")  # bundled: no other file can be there
