@@ -136,11 +136,12 @@ def search(kind: str, name: str) -> tuple[list[str], list[str]]:
         return meant, covered
     # Optimisers of either kind have the same names, and stand at other keys.
     others = [other for other in _KINDS if other != known and not (other in _OPTIMIZERS and known in _OPTIMIZERS)]
-    return [], [
+    elsewhere = [
         f"it is the {_one(other)} {found}  (splitvfl list {other} {found})"
         for other in others
         for found in named_so(name, installed(other))
     ]
+    return [], elsewhere + ([] if known == "losses" else [*_losses_of_models(name)])
 
 
 def _losses_of_models(name: str) -> Iterator[str]:

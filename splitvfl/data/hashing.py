@@ -1,4 +1,4 @@
-"""Numbers out of text: fingerprints for looking up, keyed hashes for codes, ids and the split.
+"""Numbers out of text: fingerprints for looking up, keyed hashes for codes, and hashes for ids and the split.
 
 Two kinds of hash are here. :func:`fingerprints` is fast and means nothing outside one run. The others are part of what
 parties agree on and what a model is trained with: they are BLAKE2b (RFC 7693) and splitmix64, the same on every machine

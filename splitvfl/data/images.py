@@ -14,6 +14,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -39,6 +40,7 @@ _IDX: Final = {"train": "train", "test": "t10k"}
 _IDX_IMAGES, _IDX_LABELS = 0x803, 0x801
 _REMEDY: Final = "download the files of MNIST anew"
 _DIRECTORY, _LONGEST_COMMENT, _MOST_ENTRIES = b"PK\x05\x06", 1 << 16, 16
+_LOCATOR, _LOCATOR_BYTES = b"PK\x06\x07", 20  # of zip64: just before the directory's end, whose numbers it replaces
 
 
 def read_images(path: Path) -> pa.Table:
@@ -50,6 +52,7 @@ def read_images(path: Path) -> pa.Table:
     Raises:
         DataError: If a file is missing, is no such file, or holds other sizes than it announces.
     """
+    _check_there(path)
     parts = _of_archive(path) if path.suffix == ".npz" else _of_folder(path if path.is_dir() else path.parent)
     for part, (images, digits) in zip(_PARTS, parts, strict=True):
         if len(images) != len(digits):
@@ -63,6 +66,15 @@ def read_images(path: Path) -> pa.Table:
     columns = np.ascontiguousarray(pixels.T)
     named = {f"r{row:02}c{column:02}": columns[row * SIDE + column] for row in range(SIDE) for column in range(SIDE)}
     return pa.table({**named, LABEL: digits.astype(np.int64), SPLIT: split.tolist()})
+
+
+def _check_there(path: Path) -> None:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # no name holds a zero byte
+        raise DataError(f"{path}: no such file or folder; expected an npz file, or idx files, of MNIST") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _file(path: Path) -> UntrustedFile:
@@ -135,11 +147,13 @@ def _of_archive(path: Path) -> list[tuple[Bytes, Bytes]]:
 
 def _check_directory(one: UntrustedFile, file: BinaryIO, size: int) -> None:
     """Refuse an archive of many entries: each takes memory before anything is known of it."""
-    file.seek(max(0, size - _LONGEST_COMMENT - 22))
+    file.seek(max(0, size - _LONGEST_COMMENT - 22 - _LOCATOR_BYTES))
     end = file.read()
     place = end.rfind(_DIRECTORY)
     if place < 0 or len(end) - place < 22:
         raise one.refused("it is no archive")
+    if end[max(0, place - _LOCATOR_BYTES) : place].startswith(_LOCATOR):
+        raise one.refused("it has a zip64 directory, as archives of 4 GiB or 65,535 entries do; expected a plain one")
     entries, length = struct.unpack("<HI", end[place + 10 : place + 16])
     if entries > _MOST_ENTRIES or length > _LONGEST_COMMENT:
         raise one.refused(f"it has {entries:,} entries; expected x_train, y_train, x_test and y_test")
@@ -165,6 +179,8 @@ def _array(one: UntrustedFile, archive: zipfile.ZipFile, name: str, shape: tuple
         found, columns_first, dtype = read(content)
     except Exception as error:  # numpy reads the header as Python's own code is read: they have no common type
         raise one.refused(f"{name}: {error}") from error
+    if dtype != np.uint8 and dtype.kind in "iu":
+        one = replace(one, remedy=f"save it as uint8: {Path(name).stem}.astype('uint8')")
     if dtype != np.uint8 or (columns_first and len(found) > 1) or found[1:] != shape or not found:
         raise one.refused(f"{name}: expected uint8 (n, {', '.join(map(str, shape))}), got {dtype} {found}")
     if not 0 < found[0] <= _MOST_IMAGES:

@@ -94,7 +94,13 @@ def load(
     if data_set.of_digits and spec.label in data_set.labels:
         spec, table = _of_digit(spec, table, digit, origin.name)
     data = _divided(spec, parties, table, origin)
-    return data if name == "table" else replace(data, name=name, description=data_set.description)
+    if name == "table":
+        return data
+    if data_set.make is not None:
+        return replace(data, name=name, description=data_set.description)
+    # A file of that name may hold other records than the published set.
+    asked = f" (1 where it is {digit})" if data_set.of_digits and data.task == "binary" else ""
+    return replace(data, name=name, description=f"{data.description}{asked}")
 
 
 def load_table(spec: TableSpec, parties: Sequence[PartyClaim]) -> VerticalData:
@@ -331,7 +337,13 @@ def _completed(data_set: DataSet, given: Mapping[str, Any], table: pa.Table, sou
 
 def _of_digit(spec: TableSpec, table: pa.Table, digit: int | None, source: str) -> tuple[TableSpec, pa.Table]:
     assert spec.label is not None
-    target = digit_labels(column_of(table, spec.label, source=source), digit)
+    column = column_of(table, spec.label, source=source)
+    target = digit_labels(column, digit)
+    if digit is not None and len(set(target.to_pylist())) == 1:
+        raise DataError(
+            f"label column {spec.label!r} of {source} is {digit} in {'every' if target[0].as_py() else 'no'} row; "
+            f"{setting('digit', digit)} needs rows of that digit and of others"
+        )
     table = table.set_column(table.column_names.index(spec.label), spec.label, target)
     return replace(spec, task="multiclass" if digit is None else spec.task), table
 
@@ -346,9 +358,9 @@ def split_rows(spec: TableSpec, table: pa.Table, source: str) -> tuple[Rows, Row
     if spec.split_column is None:
         if spec.split_by == "labels":
             raise DataError(
-                f"an earlier version divided {source} into training and test records, by the labels where there are "
-                "classes, which reveals labels to the partner; this version divides by ids, and would test other "
-                "records: train again"
+                f"an earlier version divided {source}, by the labels where there are classes, and so revealed labels "
+                "to the partner. This version divides by ids and would test other records: train again; the old run "
+                "still predicts new records (--records, or predict(records))"
             )
         ids = numbers_of_rows(table, spec, source)
         return split_by_ids(ids, test_fraction=spec.test_fraction, seed=spec.split_seed, source=source)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -24,6 +25,7 @@ from splitvfl.config.sections import load_config
 from splitvfl.errors import CheckpointError, DataError
 from splitvfl.report.provenance import deciding_settings, shown_settings, shown_word
 from splitvfl.report.summary import read_summary
+from splitvfl.run.half_folder import HalfSchema, _signed
 
 EXPERIMENT = """
 data: {name: table, path: clients.csv, id_column: id, label: late}
@@ -160,7 +162,7 @@ def test_a_run_of_an_older_version_goes_on_with_a_note(here: Path, tmp_path: Pat
     assert summary.provenance is not None
     assert summary.provenance.started == ""
     # Its own data were divided otherwise: loaded anew, other records would be tested.
-    with pytest.raises(DataError, match=r"by the labels .*: train again"):
+    with pytest.raises(DataError, match=r"by the labels .*: train again; the old run still predicts new records"):
         run_experiment(load_config("credit.yaml", ["train.epochs=3"]), folder, resume=True)
 
 
@@ -172,7 +174,25 @@ def test_a_run_divided_by_labels_is_not_resumed(here: Path, capsys: pytest.Captu
 
     for command in (["check", "credit.yaml"], ["train", "credit.yaml", "--resume"]):
         assert main([*command, "train.seed=3", "train.epochs=2", "--out", "run"]) == 2
-        assert "this version divides by ids" in " ".join(capsys.readouterr().err.split())
+        assert "This version divides by ids" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_run_divided_by_labels_still_predicts_new_records_and_says_so(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree("run", tmp_path / "run")
+    halves = [*run.rglob("half.json")]
+    assert len(halves) == 2
+    for path in halves:
+        half = msgspec.json.decode(path.read_bytes(), type=HalfSchema)
+        assert half.split_by == "ids"
+        path.write_bytes(msgspec.json.encode(_signed(msgspec.structs.replace(half, split_by=msgspec.UNSET))))
+
+    assert main(["predict", str(run), "--out", "own.csv"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "would test other records: train again; the old run still predicts new records (--records" in said
+    assert main(["predict", str(run), "--records", "clients.csv", "--out", "new.csv"]) == 0
+    assert len(Path("new.csv").read_text().splitlines()) == 1 + 40
 
 
 def test_runs_on_equal_files_in_different_folders_have_equal_settings(

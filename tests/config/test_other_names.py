@@ -56,6 +56,8 @@ COVERED: list[tuple[PluginKind, str, str]] = [
     ("models", "SplitNN", "splitvfl list exchanges split"),
     ("defenses", "private top", "private_top: true"),
     ("losses", "poisson", "model: {name: glm, loss: poisson}"),
+    ("models", "poisson", "model: {name: glm, loss: poisson}"),
+    ("models", "Gamma", "model: {name: glm, loss: gamma}"),
 ]
 
 

@@ -87,6 +87,34 @@ def test_it_is_a_data_set_with_the_published_division(
     assert 0.0 <= data["lab"].train.columns.numeric.min() <= data["lab"].train.columns.numeric.max() <= 1.0
 
 
+def test_its_description_counts_what_the_file_holds(tmp_path: Path) -> None:
+    path = archive(tmp_path / "mnist.npz")
+    sides: dict[str, Any] = {"path": path, "active": "r0*", "passive": {"lab": "rest"}}
+    assert load("mnist", digit=3, **sides).description == "mnist.npz: 60 rows, label digit (1 where it is 3)"
+    assert load("mnist", digit=None, **sides).description == "mnist.npz: 60 rows, label digit"
+    assert load("digits").description.startswith("1,797 handwritten digits")  # bundled: no other file can be there
+
+
+@pytest.mark.parametrize(("held", "asked", "said"), [(8, 8, "is 8 in every row"), (8, 3, "is 3 in no row")])
+def test_a_constant_digit_is_refused_by_its_name(held: int, asked: int, said: str, tmp_path: Path) -> None:
+    constant = {f"y_{part}": np.full(count, held, np.uint8) for part, count in COUNTS.items()}
+    with pytest.raises(DataError, match=f"label column 'digit' of mnist.npz {said}"):
+        load("mnist", path=archive(tmp_path / "mnist.npz", **constant), digit=asked)
+
+
+@pytest.mark.parametrize("name", ["none.npz", "none", "none/train-images-idx3-ubyte", "zero\0"])
+def test_a_path_where_nothing_lies_is_named(name: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file") as raised:
+        load("mnist", path=tmp_path / name)
+    assert "download" not in str(raised.value)
+
+
+def test_labels_of_another_type_are_to_be_saved_as_bytes(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"got int64 \(40,\); save it as uint8: y_train\.astype") as raised:
+        read_images(archive(tmp_path / "mnist.npz", y_train=np.arange(40) % 10))
+    assert "download" not in str(raised.value)
+
+
 def test_an_experiment_trains_on_it(tmp_path: Path) -> None:
     text = f"""
 data: {{name: mnist, path: {archive(tmp_path / "mnist.npz")}, digit: 1}}
@@ -177,6 +205,33 @@ def test_archives_of_many_entries_without_some_or_damaged_are_refused(tmp_path: 
     (tmp_path / "damaged.npz").write_bytes(spoiled)
     with pytest.raises(DataError, match="is no file of MNIST"):
         read_images(tmp_path / "damaged.npz")
+
+
+@pytest.mark.parametrize("comment", [b"", b"." * 0xFFFF])
+def test_a_zip64_directory_is_refused_before_it_is_opened(comment: bytes, tmp_path: Path) -> None:
+    path, many = with_entry(tmp_path / "zip64.npz", "", b""), 5_000
+    whole = path.read_bytes()
+    _, _, _, _, entries, size, offset, _ = struct.unpack("<4s4H2LH", whole[-22:])
+    # 46 bytes and a name an entry, behind those of the four arrays.
+    more = (b"PK\x01\x02" + bytes(24) + struct.pack("<H", 1) + bytes(16) + b"z") * many
+    directory = whole[offset : offset + size] + more
+    start = whole[:offset] + directory
+    record = struct.pack(
+        "<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, entries + many, entries + many, len(directory), offset
+    )
+    locator = struct.pack("<4sLQL", b"PK\x06\x07", 0, len(start), 1)
+    # Its own numbers are those of four entries: zipfile goes by the record's.
+    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, entries, entries, size, offset, len(comment)) + comment
+    path.write_bytes(start + record + locator + end)
+    with zipfile.ZipFile(path) as read:
+        assert len(read.infolist()) == entries + many
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"zip64\.npz.*it has a zip64 directory"):
+            read_images(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

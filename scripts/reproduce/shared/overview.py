@@ -136,8 +136,8 @@ its reason. `python -m scripts.reproduce all --quick` runs everything on little 
 whole. This page is written with them, or alone by `python -m scripts.reproduce overview`.
 
 The figures on these pages were measured with a division into training and test records that is stratified by labels,
-unless a page names another. Since this version runs divide by a keyed hash of each record's id: figures move in the
-second digit, and by more where test records are few.
+unless a page names another. Since this version runs divide by a hash of the record id and `split_seed`: figures move in
+the second digit, and by more where test records are few.
 
 ## What the verdicts mean
 
