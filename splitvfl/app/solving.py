@@ -114,9 +114,9 @@ class Solving:
 
         def read(sums: int) -> int:
             layout = exchange.layout(sums) if isinstance(exchange, Taylor) else exchange.sums_layout(sums)
-            return sum(bits // (layout.value_size.bit_length() + 2) for bits in layout.opened_bits)
+            return layout.single_values
 
-        most = exchange.encryption.most_columns
+        most = exchange.most_claimed
         found = (
             packed_labels(name, width, self._training, claimed=most, read=read, labels=self.labels)
             for name, width in features.items()
