@@ -185,6 +185,19 @@ def test_zeros_of_the_hybrid_exchange_tell_nothing() -> None:
     assert 0 < ours.records < RECORDS
 
 
+def test_each_auc_of_the_hybrid_exchange_names_its_records() -> None:
+    made, _ = trained(MADE["hybrid"](), "lab")
+    ours = reading(made, "agreed bits")
+    attack: Any = made.summaries("lab")["packing"]
+    assert ours.sent == attack.positives + attack.negatives
+    assert ours.records < ours.sent < RECORDS  # type: ignore[operator]
+    said = ours.sentences()[0]
+    assert f"{ours.auc:.4f} over all {RECORDS} records, of which {ours.sent} were sent to it" in said
+    every, _ = trained(MADE["residue"](), "lab")
+    assert reading(every, "agreed bits").sent == RECORDS
+    assert "were sent" not in reading(every, "agreed bits").sentences()[0]
+
+
 def test_a_longer_key_reads_whole_batches_and_trains_as_an_honest_party() -> None:
     longer = SHORT.model_copy(update={"key_bits": 1024})
     made, _ = trained(Residue(rows=BATCH, encryption=longer), "lab", widths={"lab": 12})
