@@ -116,9 +116,13 @@ class Solving:
             layout = exchange.layout(sums) if isinstance(exchange, Taylor) else exchange.sums_layout(sums)
             return layout.single_values
 
-        most = exchange.most_claimed
+        most, size = exchange.most_claimed, self._training.batch_size
+        secret = exchange.secret_batch if isinstance(exchange, Hybrid) else None
+        used, sent = (None, None) if secret is None else (secret.expected_used(size), secret.expected_sent(size))
         found = (
-            packed_labels(name, width, self._training, claimed=most, read=read, labels=self.labels)
+            packed_labels(
+                name, width, self._training, claimed=most, read=read, labels=self.labels, used=used, sent=sent
+            )
             for name, width in features.items()
         )
         return [one for one in found if one is not None]

@@ -90,8 +90,7 @@ train: {{epochs: 1, batch_size: {BATCH}}}
     (found,) = (one for one in solving.of({"lab": COLUMNS}) if one.deviates)
     ours = reading(made, "agreed bits")
     assert found.equations == ours.per_step == max(map(len, engine.learned))
-    if exchange != "hybrid":  # of which a record need not be used
-        assert found.records == pytest.approx(ours.records, abs=BATCH), "the last batch is shorter"
+    assert found.records == pytest.approx(ours.records, abs=BATCH), "the last batch is shorter"
     if most == COLUMNS:
         assert found.left == found.equations
         assert found.claimed == COLUMNS
