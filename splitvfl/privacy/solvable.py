@@ -573,8 +573,17 @@ def packed_labels(
     each, left = (min(read(sums), training.batch_size) for sums in (c, d))
     if each < 1:
         return None
-    told = each if used is None or sent is None else used * min(1.0, each / sent)
-    met = records_met(training, told)
+
+    def told(size: int) -> float:
+        if used is None or sent is None:
+            return min(each, size)
+        part = size / training.batch_size
+        return used * part * min(1.0, each / (sent * part))
+
+    # A shorter batch at the end of an epoch returns as many as others.
+    shown = training.records // training.batch_size * told(training.batch_size)
+    shown += told(training.last) if training.last else 0.0
+    met = round(training.records * (1 - (1 - shown / training.records) ** training.epochs))
     return Solvable(
         partner=partner,
         computation="packing",

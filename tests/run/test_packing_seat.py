@@ -90,7 +90,8 @@ train: {{epochs: 1, batch_size: {BATCH}}}
     (found,) = (one for one in solving.of({"lab": COLUMNS}) if one.deviates)
     ours = reading(made, "agreed bits")
     assert found.equations == ours.per_step == max(map(len, engine.learned))
-    assert found.records == pytest.approx(ours.records, abs=BATCH), "the last batch is shorter"
+    # Of the hybrid exchange it is an expectation.
+    assert found.records == pytest.approx(ours.records, abs=BATCH / 2 if exchange == "hybrid" else 0)
     if most == COLUMNS:
         assert found.left == found.equations
         assert found.claimed == COLUMNS
