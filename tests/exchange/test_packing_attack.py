@@ -162,7 +162,7 @@ def test_an_owner_returns_no_more_bits_than_the_agreed_sums_take(kind: str, mali
     torch.testing.assert_close(engine.learned[0], truth[target][0][:room], rtol=0, atol=ROUNDED)
 
 
-def test_it_claims_more_columns_than_it_has_up_to_what_is_agreed() -> None:
+def test_more_columns_than_there_are_buy_more_values_up_to_what_is_agreed() -> None:
     read = {}
     for most in (COLUMNS_HELD, COLUMNS_HELD + 2, 4096):
         by_party, engine = exchanges("residue", SHORT.model_copy(update={"most_columns": most}), malicious="lab")
