@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,8 +33,8 @@ class PackingEngine(Engine):
     Each ciphertext that the other party decrypts carries ``u = ⌊(κ − 1) / ι⌋`` values in slots of ι bits. A party that
     returns whole plaintexts, as in the paper's protocol, returns all of them. Here a party returns no more bits than
     the agreed sums take (``ProductLayout.opened_bits``): about two values a sum. Where values are known to be one of
-    two, as residues after zero weights, one bit tells each: some forty a sum, which this attack does not try. Claiming
-    more columns than there are buys more ciphertexts, up to ``most_columns``.
+    two, as residues after zero weights, one bit tells each: some forty a sum, which this attack does not try. It claims
+    more columns than it has, which buys more ciphertexts: as many as a whole batch takes, up to ``most_columns``.
 
     Where ``open_whole`` is set, as a trainer does with ``malicious={"lab": PackingEngine()}``, it also packs full
     plaintexts, has them opened outside the protocol, and tells what they hold: what the published protocol gives away.
@@ -52,6 +53,13 @@ class PackingEngine(Engine):
         self.told: Callable[[PackedValues], None] = _ignored
         self.open_whole: Callable[[int, Tensor], list[int]] | None = None
 
+    def claimed(self, own: int, most: int, layout: Callable[[int], ProductLayout]) -> int:
+        """Return the fewest sums that return a whole batch, or the most that it may ask for."""
+        counts = range(own, max(own, most) + 1)
+        enough = layout(own).rows
+        place = bisect_left(counts, enough, key=lambda count: layout(count).single_values)
+        return counts[min(place, len(counts) - 1)]
+
     def evaluator(self, public: PublicKey, layout: ProductLayout) -> Evaluator:
         """Return an evaluator that packs single records; see :class:`~splitvfl.crypto.engine.Engine`."""
         return _Packing(public, layout, self)
@@ -65,8 +73,7 @@ class _Packing(Evaluator):
         super().__init__(public, layout)
         self._engine = engine
         self._whole: list[int] = []
-        # A value and its sign, and one bit to spare.
-        self._slot_bits = layout.value_size.bit_length() + 2
+        self._slot_bits = layout.single_bits
         self._slots = slots_available(public.bits, self._slot_bits)
         self._agreed: list[list[int]] = []
         self._counts: list[int] = []
@@ -128,7 +135,7 @@ class _Packing(Evaluator):
         received, bits = len(self._agreed), sum(self.layout.opened_bits)
         self._engine.told(PackedValues(self.public.n, received, agreed, whole, self._slots, self.layout.replies, bits))
         if len(found) < len(self._agreed):
-            return [0] * self.layout.outputs
+            return [0] * len(self._agreed[0])
         columns = zip(*self._agreed, strict=True)
         return [sum(weight * value for weight, value in zip(column, found, strict=True)) for column in columns]
 

@@ -15,10 +15,10 @@ class PackingAttack:
     """Score every record by minus the residue that a deviating party has unpacked; 0 where it has unpacked none.
 
     A party that has sums decrypted packs single values into its request (:class:`~splitvfl.attacks.PackingEngine`).
-    Name it in the experiment, ``malicious: {lab: packing}``, under an encrypted exchange: the run then attacks in its
-    seat by itself, and judges what it reads. It also says what whole plaintexts would have told, as the published
-    protocol returns them. Here only the bits of the agreed sums come back. Under ``attacks`` alone it has nothing
-    to read.
+    Name it in the experiment, ``malicious: {lab: packing}``, under an encrypted exchange: that party then asks for as
+    many sums as a batch takes, up to ``exchange.encryption.most_columns``, and the run judges what it reads. It also
+    says what whole plaintexts would have told, as the published protocol returns them. Here only the bits of the agreed
+    sums come back. Under ``attacks`` alone it has nothing to read.
 
     In a file: ``attacks: [packing]``
 

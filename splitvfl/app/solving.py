@@ -114,11 +114,15 @@ class Solving:
 
         def read(sums: int) -> int:
             layout = exchange.layout(sums) if isinstance(exchange, Taylor) else exchange.sums_layout(sums)
-            return sum(bits // (layout.value_size.bit_length() + 2) for bits in layout.opened_bits)
+            return layout.single_values
 
-        most = exchange.encryption.most_columns
+        most, size = exchange.most_claimed, self._training.batch_size
+        secret = exchange.secret_batch if isinstance(exchange, Hybrid) else None
+        used, sent = (None, None) if secret is None else (secret.expected_used(size), secret.expected_sent(size))
         found = (
-            packed_labels(name, width, self._training, claimed=most, read=read, labels=self.labels)
+            packed_labels(
+                name, width, self._training, claimed=most, read=read, labels=self.labels, used=used, sent=sent
+            )
             for name, width in features.items()
         )
         return [one for one in found if one is not None]

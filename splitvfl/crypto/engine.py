@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from splitvfl.crypto.evaluator import Evaluator
@@ -50,6 +51,16 @@ class Engine:
     def evaluator(self, public: PublicKey, layout: ProductLayout) -> Evaluator:
         """Return an evaluator under another party's key; all of one key share their obfuscators."""
         return Evaluator(public, layout, obfuscators=self._of(public), workers=self._shared_workers())
+
+    def claimed(self, own: int, most: int, layout: Callable[[int], ProductLayout]) -> int:
+        """Return how many sums this party says that it needs: its own number, whatever else it may say.
+
+        Args:
+            own: How many it needs.
+            most: How many a party may ask for, as agreed.
+            layout: Returns the layout of so many sums.
+        """
+        return own
 
     def close(self) -> None:
         """End all processes; what was made cannot be used any more. Closing twice does nothing."""

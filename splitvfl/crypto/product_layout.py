@@ -144,6 +144,16 @@ class ProductLayout:
         return tuple(count * self.slot_bits for count in self.counts)
 
     @property
+    def single_bits(self) -> int:
+        """Bits of one encrypted value with its sign, and one to spare."""
+        return self.value_size.bit_length() + 2
+
+    @property
+    def single_values(self) -> int:
+        """How many encrypted values fit in full into what comes back: what a party reads that packs no sums."""
+        return sum(bits // self.single_bits for bits in self.opened_bits)
+
+    @property
     def opened_bytes(self) -> int:
         """Bytes that each of them takes on the way: room for the longest."""
         return (max(self.opened_bits) + 7) // 8

@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -59,6 +60,8 @@ from splitvfl.party.party import ActiveParty, PassiveParty
 NAME = "coordinator"
 # In the place of a step's number: no step comes any more.
 _END = -1
+# A party says how many sums it asks for before it knows how many parties there are.
+_MANY = 64
 
 
 class Coordinator(EncryptedExchange):
@@ -285,7 +288,7 @@ class _Passive(PassiveSide[Coordinator]):
     def open(self) -> Half:
         """Say how many columns it has, and receive the coordinator's key and the names of the parties."""
         party, active, exchange, limits = self._party, self._active, self._exchange, self._exchange.encryption
-        width = party.data.width
+        width = self._engine.claimed(party.data.width, exchange.most_claimed, partial(exchange.layout, parties=_MANY))
         yield Outbox(send=self.to_active(COLUMNS, 0, torch.tensor([width])))
         agreement_key = AgreementKey()
         roll = yield from exchange.roll_call(party.name, active, agreement_key.public)

@@ -21,6 +21,7 @@ import copy
 import hashlib
 import math
 import secrets
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
@@ -140,6 +141,12 @@ class Hybrid(EncryptedExchange):
         if self._seed is None:
             return secrets.token_bytes(KEY_BYTES)
         return hashlib.blake2b(f"{self._seed}/{self.name}".encode(), digest_size=KEY_BYTES).digest()
+
+    @property
+    def most_claimed(self) -> int:
+        """Largest number of sums that a party may ask for: beside so many, records are still hidden from it."""
+        counts = range(1, self.encryption.most_columns + 1)
+        return bisect_left(counts, True, key=lambda count: not self.secret_batch.is_likely(self.rows, count))
 
     def check_columns(self, owner: str, columns: int, records: int) -> None:
         """Check that records can be hidden from a passive party of so many columns, in a draw out of two at least.

@@ -301,6 +301,11 @@ class EncryptedExchange(Exchange):
         """Return the layout of the sums that a passive party asks for, one for each of its columns."""
         return self.encryption.layout(self.rows, outputs)
 
+    @property
+    def most_claimed(self) -> int:
+        """Largest number of sums that a party may ask for."""
+        return self.encryption.most_columns
+
     def bytes_of(self, member: str) -> int:
         """Return how many bytes the keys of a member of the roll call have: X25519's, and Paillier's behind it."""
         return KEY_BYTES + self.encryption.key_bytes

@@ -284,7 +284,8 @@ class ResiduePassive(PassiveSide[_E]):
 
     def __init__(self, party: PassiveParty, active: str, exchange: _E) -> None:
         super().__init__(party, active, exchange)
-        self._layout = exchange.sums_layout(party.data.width)
+        claimed = self._engine.claimed(party.data.width, exchange.most_claimed, exchange.sums_layout)
+        self._layout = exchange.sums_layout(claimed)
 
     def open(self) -> Half:
         """Say how many columns it has, and receive the public key."""

@@ -157,8 +157,9 @@ class _Active(PartySide[ActiveParty, Taylor]):
 
     @property
     def _sums(self) -> int:
-        """Number of sums that it needs under each key: of its columns, of the intercept, and of the loss."""
-        return self._party.data.width + 1 + self._exchange.loss
+        """Number of sums that it asks for under each key: of its columns, of the intercept, and of the loss."""
+        needed, exchange = self._party.data.width + 1 + self._exchange.loss, self._exchange
+        return self._engine.claimed(needed, exchange.most_claimed, exchange.layout)
 
     def open(self) -> Half:
         """Hand out public keys and numbers of columns, its own and those of the passive parties."""
@@ -317,7 +318,7 @@ class _Passive(PassiveSide[Taylor]):
         """Hand out its public key and number of columns, and receive those of the others."""
         party, active, exchange, limits = self._party, self._active, self._exchange, self._exchange.encryption
         owner = self.take_key()
-        width = party.data.width
+        width = self._engine.claimed(party.data.width, exchange.most_claimed, exchange.layout)
         sizes = Expected(active, "peers", 0, (torch.int64,), (range(1, _MOST_PEERS),))
         inbox = yield Outbox(send=self.to_active(COLUMNS, 0, torch.tensor([width])), wait=(sizes,))
         asked, *others = inbox[active].payload.tolist()

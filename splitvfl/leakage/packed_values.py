@@ -65,6 +65,7 @@ class PackedReading:
             largest.
         auc: Of labels the AUC over all training records, of which those that were not read are guessed; else ``None``.
         most_columns: How many sums a party may ask for, as agreed.
+        sent: Training records of which it received a value at least once; ``None`` in an older summary.
     """
 
     party: str
@@ -80,6 +81,7 @@ class PackedReading:
     right: float
     auc: float | None
     most_columns: int
+    sent: int | None = None
 
     @property
     def happened(self) -> bool:
@@ -89,7 +91,9 @@ class PackedReading:
     def sentences(self) -> list[str]:
         """Return it in words, the conclusion first."""
         what = "labels" if self.reads == "labels" else f"{self.owner}'s parts of the logits"
-        auc = "" if self.auc is None else f"; leak AUC {self.auc:.4f}"
+        auc = "" if self.auc is None else f"; leak AUC {self.auc:.4f} over all {self.of:,} records"
+        if auc and self.sent is not None and self.sent < self.of:
+            auc += f", of which {self.sent:,} were sent to it (the leak of attack packing is over these alone)"
         right = f"{self.right:.1%} of what it reads is right"
         if self.happened:
             return [
@@ -118,10 +122,13 @@ class PackedScores:
     def __init__(self, records: int) -> None:
         self._sums = torch.zeros(records, dtype=torch.float64)
         self._read = torch.zeros(records, dtype=torch.bool)
+        self._sent = torch.zeros(records, dtype=torch.bool)
         self._right = self._values = 0
         self._most: tuple[int, int, int, int] = (0, 0, 0, 0)
 
-    def add(self, packed: PackedValues, values: Tensor, places: Tensor, truth: Tensor, *, labels: bool) -> None:
+    def add(
+        self, packed: PackedValues, values: Tensor, places: Tensor, truth: Tensor, *, labels: bool, sent: Tensor
+    ) -> None:
         """Add the values of a step.
 
         Args:
@@ -130,7 +137,9 @@ class PackedScores:
             places: Where these are among the training records, ``(k,)``.
             truth: Their labels in {0, 1}, or their parts of the logits.
             labels: Whether values are residues, whose negative sign is the label; 0 says nothing.
+            sent: Where all records of the step are, read or not, ``(n,)``.
         """
+        self._sent[sent] = True
         if labels:
             told = values != 0
             right = (values < 0) == (truth == 1)
@@ -163,16 +172,17 @@ class PackedScores:
             of=len(self._read),
             right=self._right / self._values,
             auc=None if labels is None else leak_auc(self._sums, labels),
+            sent=int(self._sent.sum()),
             **named,
         )
 
     def state_dict(self) -> dict[str, Any]:
         """Return all sums."""
         counts = {"right": self._right, "values": self._values, "most": list(self._most)}
-        return {"sums": self._sums, "read": self._read, **counts}
+        return {"sums": self._sums, "read": self._read, "sent": self._sent, **counts}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
-        self._sums, self._read = state["sums"].clone(), state["read"].clone()
+        self._sums, self._read, self._sent = (state[name].clone() for name in ("sums", "read", "sent"))
         self._right, self._values = state["right"], state["values"]
         self._most = tuple(state["most"])

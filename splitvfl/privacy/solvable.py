@@ -284,7 +284,7 @@ class Solvable:
         horizon: Steps in which a sign is provably a label, where the computation reads signs; ``None``: every step.
         batch_size_needed: As :attr:`Prevention.batch_size`.
         epochs_allowed: As :attr:`Prevention.epochs`.
-        used: Of sparse residues, how many of a batch are not zero, on average.
+        used: Where most residues are zero by design, how many of a batch are not, on average.
         claimed: Of packing, how many sums a partner may claim to need, which is more than its features, or as many.
         left: Of packing, how many residues of a step are returned where it may claim no more than its features.
     """
@@ -367,8 +367,9 @@ class Solvable:
         n, equations = self.batch_size, f"{self.equations:,} equations"
         if self.deviates:
             return [
-                f"It may claim {_counted(self.claimed or 0, 'sum')} (exchange.encryption.most_columns), which return "
-                f"{self.equations:,} of {n:,} residues of a batch."
+                f"It may claim {_counted(self.claimed or 0, 'sum')} (up to exchange.encryption.most_columns), which "
+                f"return {self.equations:,} of {n:,} residues of a batch"
+                + ("." if self.used is None else f"; about {self.used:.0f} of a batch are not zero.")
             ]
         if self.computation == "sparse residues":
             return [
@@ -406,10 +407,11 @@ class Solvable:
         return self.computation == "batch equations" and self.batch_size < self.planned_batch_size
 
     def _remedy(self) -> str:
+        n = self.batch_size
         if self.deviates:
             return (
-                f"To limit it, set exchange.encryption.most_columns: {self.features}, which is what it has: "
-                f"{self.left:,} residues of a batch are left."
+                f"To limit it, set exchange.encryption.most_columns: {self.features}, which is what it has: then it "
+                f"still reads {self.left:,} of {n:,}."
                 if self.left is not None and self.left < self.equations
                 else "A label defense limits what they tell."
             )
@@ -549,6 +551,8 @@ def packed_labels(
     claimed: int,
     read: Callable[[int], int],
     labels: SolvedLabels = "true",
+    used: float | None = None,
+    sent: float | None = None,
 ) -> Solvable | None:
     """Return what a partner that deviates can read of labels; ``None``: nothing.
 
@@ -559,6 +563,8 @@ def packed_labels(
         claimed: How many sums it may claim to need.
         read: How many residues of a step are returned to who claims so many sums.
         labels: What residues are made of.
+        used: How many residues of a batch are not zero, on average; ``None``: all.
+        sent: How many of a batch are sent, these among them, on average; ``None``: all.
 
     Raises:
         ArgumentError: If an argument is outside its range.
@@ -567,7 +573,17 @@ def packed_labels(
     each, left = (min(read(sums), training.batch_size) for sums in (c, d))
     if each < 1:
         return None
-    met = records_met(training, each)
+
+    def told(size: int) -> float:
+        if used is None or sent is None:
+            return min(each, size)
+        part = size / training.batch_size
+        return used * part * min(1.0, each / (sent * part))
+
+    # A shorter batch at the end of an epoch returns as many as others.
+    shown = training.records // training.batch_size * told(training.batch_size)
+    shown += told(training.last) if training.last else 0.0
+    met = round(training.records * (1 - (1 - shown / training.records) ** training.epochs))
     return Solvable(
         partner=partner,
         computation="packing",
@@ -583,6 +599,7 @@ def packed_labels(
         planned_batch_size=training.batch_size,
         planned_epochs=training.epochs,
         equations=each,
+        used=used,
         claimed=c,
         left=left,
     )

@@ -128,7 +128,7 @@ class PackingSeat:
             read, here = values[: len(places)], places[: len(values)]
             scores = self._scores.setdefault((name, owner, strength), PackedScores(self._active.data.train.count))
             expected = self._parts(owner, here) if truth is None else truth[here]
-            scores.add(packed, read, here, expected, labels=labels)
+            scores.add(packed, read, here, expected, labels=labels, sent=places)
         if labels:
             known = torch.full((len(places),), torch.nan, dtype=torch.float64)
             known[: len(packed.agreed)] = packed.agreed[: len(places)]

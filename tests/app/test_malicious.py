@@ -64,6 +64,18 @@ def test_a_summary_that_is_older_has_none(tmp_path: Path, monkeypatch: pytest.Mo
     assert read_summary(tmp_path).packing == []
 
 
+def test_what_an_older_summary_read_does_not_say_how_many_records_were_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = summary_of(TEXT, monkeypatch)
+    found.save(tmp_path)
+    path = tmp_path / "summary.json"
+    old = json.loads(path.read_text())
+    assert [one.pop("sent") for one in old["packing"]] == [found.packing[0].of] * 2
+    path.write_text(json.dumps(old))
+    assert read_summary(tmp_path).packing == [replace(one, sent=None) for one in found.packing]
+
+
 @pytest.mark.parametrize(
     ("change", "place", "why"),
     [

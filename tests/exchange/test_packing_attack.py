@@ -39,10 +39,13 @@ class Plain(InsecureEncryption):
         return WholePlaintexts(**{each.name: getattr(agreed, each.name) for each in fields(agreed)})
 
 
-PLAIN = Plain(key_bits=512)
+PLAIN = Plain(key_bits=512, most_columns=4)
 COLUMNS_HELD = 4
 # Residues and logits are computed in float32: 2^-24 of a number of size 16 at most.
 ROUNDED = 2.0**-19
+
+
+AGREED = SHORT.model_copy(update={"most_columns": COLUMNS_HELD})
 
 
 def exchanges(
@@ -148,7 +151,7 @@ def test_who_reads_whole_batches_trains_on_as_if_it_were_honest() -> None:
     [("residue", "lab", "residues"), ("taylor", "lab", "residues"), ("taylor", "bank", "logits")],
 )
 def test_an_owner_returns_no_more_bits_than_the_agreed_sums_take(kind: str, malicious: str, target: str) -> None:
-    _, engine, truth = trained(kind, SHORT, malicious=malicious)
+    _, engine, truth = trained(kind, AGREED, malicious=malicious)
     exchange = _honest(kind)
     columns = COLUMNS_HELD if malicious == "lab" else 4
     agreed = exchange.layout(columns) if isinstance(exchange, Taylor) else SHORT.layout(BATCH, columns)
@@ -161,27 +164,24 @@ def test_an_owner_returns_no_more_bits_than_the_agreed_sums_take(kind: str, mali
 
 def test_more_columns_than_there_are_buy_more_values_up_to_what_is_agreed() -> None:
     read = {}
-    for claimed in (COLUMNS_HELD, 3 * COLUMNS_HELD):
-        by_party, engine = exchanges("residue", SHORT, malicious="lab")
+    for most in (COLUMNS_HELD, COLUMNS_HELD + 2, 4096):
+        by_party, engine = exchanges("residue", SHORT.model_copy(update={"most_columns": most}), malicious="lab")
         trainer = trainer_of(by_party, {"lab": COLUMNS_HELD}, approximation="exact")  # type: ignore[arg-type]
-        _claim(trainer, claimed)
         trainer.fit(1)
-        read[claimed] = len(engine.learned[0])
-    assert read[COLUMNS_HELD] < read[3 * COLUMNS_HELD]
+        read[most] = len(engine.learned[0])
+    assert read[COLUMNS_HELD] < read[COLUMNS_HELD + 2] < BATCH
+    assert read[4096] == BATCH, "and no more sums than a batch takes"
+    assert trainer._sides["lab"]._layout.outputs < BATCH  # type: ignore[attr-defined]
 
+
+def test_a_claim_beyond_the_agreement_is_refused() -> None:
     capped = SHORT.model_copy(update={"most_columns": COLUMNS_HELD})
     by_party, engine = exchanges("residue", capped, malicious="lab")
     trainer = trainer_of(by_party, {"lab": COLUMNS_HELD}, approximation="exact")  # type: ignore[arg-type]
-    _claim(trainer, COLUMNS_HELD + 1)
+    trainer._sides["lab"]._layout = SHORT.layout(BATCH, COLUMNS_HELD + 1)  # type: ignore[attr-defined]
     with pytest.raises(DataError, match="lab asks for 5 sums at each step; agreed are 1 to 4"):
         trainer.fit(1)
     assert not engine.learned
-
-
-def _claim(trainer: Trainer, columns: int) -> None:
-    """Have the passive party say that it has so many columns."""
-    side = trainer._sides["lab"]
-    side._layout = SHORT.layout(BATCH, columns)  # type: ignore[attr-defined]
 
 
 def test_the_coefficient_of_the_taylor_exchange_is_what_is_read() -> None:

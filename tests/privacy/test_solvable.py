@@ -360,9 +360,23 @@ def test_who_deviates_reads_what_its_claim_returns_and_no_run_is_stopped_for_it(
     assert (found.deviates, found.leak_auc) == (True, 0.5)
     text = " ".join(found.sentences())
     assert "lab can read the labels of 100 of 100 records in 2 epochs if it deviates" in text
-    assert "set exchange.encryption.most_columns: 3, which is what it has: 6 residues of a batch are left" in text
+    assert "set exchange.encryption.most_columns: 3, which is what it has: then it still reads 6 of 20." in text
     assert packed_labels("lab", 3, training, claimed=50, read=lambda sums: 0) is None
     fewest = packed_labels("lab", 3, training, claimed=3, read=lambda sums: 2 * sums)
     assert fewest is not None
     assert (fewest.records, fewest.equations) == (51, 6)
     assert "most_columns: 3," not in " ".join(fewest.sentences())
+
+
+def test_of_zeros_among_residues_a_party_that_deviates_reads_no_label() -> None:
+    """By drawing: which of the sent are used is not known, so that it reads any of them."""
+    random, size, sent, used, read = np.random.default_rng(5), 20, 12, 6, 8
+    training = SummedTraining(1000, size, 1)
+    drawn = random.hypergeometric(used, sent - used, read, size=(400, training.steps)).sum(axis=1)
+    found = packed_labels("lab", 8, training, claimed=8, read=lambda sums: read, used=used, sent=sent)
+    assert found is not None
+    assert found.records == pytest.approx(drawn.mean(), abs=3)
+    every = packed_labels("lab", 8, training, claimed=8, read=lambda sums: 2 * read, used=used, sent=sent)
+    assert every is not None
+    assert every.records == training.steps * used
+    assert "about 6 of a batch are not zero" in " ".join(found.sentences())

@@ -28,11 +28,14 @@ from splitvfl.run.trainer import Trainer
 from tests.exchange.logistic import BATCH, RECORDS, SHORT, trainer_of
 
 COLUMNS = 4
-ENCRYPTED: dict[str, Any] = {"rows": BATCH, "encryption": SHORT}
+AGREED = SHORT.model_copy(update={"most_columns": COLUMNS})
+ENCRYPTED: dict[str, Any] = {"rows": BATCH, "encryption": AGREED}
 MADE = {
     "residue": partial(Residue, **ENCRYPTED),
     "taylor": partial(Taylor, **ENCRYPTED, loss=False),
-    "taylor with a loss": partial(Taylor, **ENCRYPTED),
+    "taylor with a loss": partial(
+        Taylor, rows=BATCH, encryption=SHORT.model_copy(update={"most_columns": COLUMNS + 1})
+    ),
     "coordinator": partial(Coordinator, **ENCRYPTED),
     "hybrid": partial(Hybrid, **ENCRYPTED, epsilon=1.0, share=0.4),
 }
@@ -66,24 +69,32 @@ def first_step(made: Trainer, exchange: str) -> tuple[np.ndarray, np.ndarray, np
     return (mine - 2 * (2 * y - 1)), theirs, y
 
 
-@pytest.mark.parametrize("exchange", ["residue", "taylor", "hybrid"])
-def test_what_is_foreseen_of_a_step_is_what_is_read(exchange: str) -> None:
-    made, engine = trained(MADE[exchange](), "lab")
-    settings = {"residue": "name: residue", "taylor": "name: taylor, loss: false"}
+@pytest.mark.parametrize("most", [COLUMNS, COLUMNS + 2, 4096])
+@pytest.mark.parametrize("exchange", ["residue", "taylor", "coordinator", "hybrid"])
+def test_what_is_foreseen_of_a_step_is_what_is_read(exchange: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    encryption = SHORT.model_copy(update={"most_columns": most})
+    made, engine = trained(MADE[exchange](encryption=encryption), "lab")
+    settings = {"residue": "name: residue", "taylor": "name: taylor, loss: false", "coordinator": "name: coordinator"}
     settings["hybrid"] = "name: hybrid, epsilon: 1.0, share: 0.4"
     text = f"""
 data: breast-cancer
 parties: {{bank: {{role: active, columns: rest}}, lab: {{role: passive, columns: 0.2}}}}
 model: logistic-regression
-exchange: {{{settings[exchange]}, encryption: {{key_bits: 2048, most_columns: {COLUMNS}}}}}
-train: {{batch_size: {BATCH}}}
+exchange: {{{settings[exchange]}, encryption: {{key_bits: 2048}}}}
+train: {{epochs: 1, batch_size: {BATCH}}}
 """
     config = parse_config(text, source="foreseen.yaml")
     assembly = Assembly(config, load_data(config).active)
-    solving = Solving(config, assembly, Batches(455, BATCH, seed=0), task="binary", own_columns=3)
+    monkeypatch.setattr(assembly.exchange, "encryption", encryption)
+    solving = Solving(config, assembly, Batches(RECORDS, BATCH, seed=0), task="binary", own_columns=3)
     (found,) = (one for one in solving.of({"lab": COLUMNS}) if one.deviates)
-    assert found.equations == found.left == reading(made, "agreed bits").per_step == max(map(len, engine.learned))
-    assert found.claimed == COLUMNS
+    ours = reading(made, "agreed bits")
+    assert found.equations == ours.per_step == max(map(len, engine.learned))
+    # Of the hybrid exchange it is an expectation.
+    assert found.records == pytest.approx(ours.records, abs=BATCH / 2 if exchange == "hybrid" else 0)
+    if most == COLUMNS:
+        assert found.left == found.equations
+        assert found.claimed == COLUMNS
 
 
 def reading(made: Trainer, strength: str) -> PackedReading:
@@ -172,6 +183,19 @@ def test_zeros_of_the_hybrid_exchange_tell_nothing() -> None:
     ours = reading(made, "agreed bits")
     assert ours.right == 1.0
     assert 0 < ours.records < RECORDS
+
+
+def test_each_auc_of_the_hybrid_exchange_names_its_records() -> None:
+    made, _ = trained(MADE["hybrid"](), "lab")
+    ours = reading(made, "agreed bits")
+    attack: Any = made.summaries("lab")["packing"]
+    assert ours.sent == attack.positives + attack.negatives
+    assert ours.records < ours.sent < RECORDS  # type: ignore[operator]
+    said = ours.sentences()[0]
+    assert f"{ours.auc:.4f} over all {RECORDS} records, of which {ours.sent} were sent to it" in said
+    every, _ = trained(MADE["residue"](), "lab")
+    assert reading(every, "agreed bits").sent == RECORDS
+    assert "were sent" not in reading(every, "agreed bits").sentences()[0]
 
 
 def test_a_longer_key_reads_whole_batches_and_trains_as_an_honest_party() -> None:
