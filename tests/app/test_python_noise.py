@@ -22,7 +22,7 @@ from splitvfl.app.trainer import Trainer
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data import VerticalData
 from splitvfl.defenses import AsymmetricResponse, GaussianIR, Rounding
-from splitvfl.errors import ConfigError, SplitVFLError
+from splitvfl.errors import ArgumentError, ConfigError, SplitVFLError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.noise import HdpNoiseSettings, NoiseSettings, SumNoiseSettings
 from splitvfl.exchange.residue import Residue
@@ -257,6 +257,49 @@ def test_more_epochs_than_it_was_calculated_for_are_refused(data: VerticalData) 
     trainer = in_python(data, Split(noise=HDP))
     with pytest.raises(ConfigError, match="calculated for 2 epochs, and 3 would spend more"):
         trainer.fit(3)
+
+
+@pytest.mark.parametrize("noise", [HDP, None])
+@pytest.mark.parametrize("epochs", [0, -1, 2.5, "2", True, math.nan])
+def test_epochs_are_a_whole_number_of_at_least_one(
+    epochs: Any, noise: HdpNoiseSettings | None, data: VerticalData
+) -> None:
+    with pytest.raises(ArgumentError, match=r"^epochs must be (a whole number, )?at least 1, got "):
+        in_python(data, Split(noise=noise), epochs=epochs)
+    trainer = in_python(data, Split(noise=noise))
+    with pytest.raises(ArgumentError, match=r"^epochs must be (a whole number, )?at least 1, got "):
+        trainer.fit(epochs)
+    with pytest.raises(ArgumentError, match=r"^evaluate_every must be (a whole number, )?at least 1, got "):
+        in_python(data, Split(noise=noise), evaluate_every=epochs)
+
+
+def test_epochs_may_be_counted_by_numpy(data: VerticalData) -> None:
+    assert sigmas(in_python(data, Split(noise=HDP), epochs=np.int64(2))) == sigmas(in_python(data, Split(noise=HDP)))
+
+
+@pytest.mark.parametrize(
+    ("exchange", "text"),
+    [
+        ("split", r"^expected exchange as an object of splitvfl\.exchange, .* got 'split'$"),
+        (Split, r"^expected exchange as an object of splitvfl\.exchange, .* got <class"),
+        (False, "^expected exchange as an object .* got false$"),
+        (["clinic"], r"^expected exchange as an object .* got \['clinic'\]$"),
+        ({}, "^expected an exchange for each of clinic, lab, far, got none$"),
+        ({"clinic": Split(), "lab": "split", "far": Split()}, "^expected exchange of lab as an object .* got 'split'$"),
+        ({"clinic": Split(), "lab": Split(), "far": None}, "^expected exchange of far as an object .* got nothing$"),
+    ],
+    ids=["text", "class", "false", "list", "none", "text of one", "none of one"],
+)
+def test_what_is_no_exchange_is_refused_by_name(exchange: Any, text: str, data: VerticalData) -> None:
+    with pytest.raises(ArgumentError, match=text):
+        in_python(data, exchange)
+
+
+@pytest.mark.parametrize("noisy", [("clinic", "lab", "far"), ("clinic",), ("lab",)])
+def test_noise_by_party_is_refused_and_nobody_trains_without(noisy: tuple[str, ...], data: VerticalData) -> None:
+    exchange = {name: Split(noise=HDP if name in noisy else None) for name in ("clinic", "lab", "far")}
+    with pytest.raises(ConfigError, match="noise is agreed on, and nothing has attached it"):
+        in_python(data, exchange)  # type: ignore[arg-type]
 
 
 def test_what_is_put_by_for_predictions_is_refused_where_nothing_counts_them(data: VerticalData) -> None:
