@@ -295,6 +295,29 @@ def test_what_is_no_exchange_is_refused_by_name(exchange: Any, text: str, data: 
         in_python(data, exchange)
 
 
+OF_SUMS = SumNoiseSettings(epsilon=1.0, delta=0.001)
+BEFORE_ENCRYPTION = NoiseSettings(epsilon=0.5, delta=0.1)
+
+
+@pytest.mark.parametrize("given", [{"epsilon": 0.5, "delta": 0.1}, {}, 1.0, False, "hdp", HdpNoiseSettings])
+@pytest.mark.parametrize(
+    ("make", "argument", "kind"),
+    [
+        (Split, "noise", HdpNoiseSettings),
+        (partial(Taylor, rows=4), "noise", NoiseSettings),
+        (partial(Residue, rows=4), "sum_noise", SumNoiseSettings),
+    ],
+    ids=["split", "taylor", "residue"],
+)
+def test_an_exchange_says_of_which_class_its_noise_is(make: Any, argument: str, kind: type, given: Any) -> None:
+    others = [one for one in (HDP, OF_SUMS, BEFORE_ENCRYPTION) if type(one) is not kind]
+    for wrong in (given, *others):
+        with pytest.raises(
+            ArgumentError, match=rf"^expected {argument} as splitvfl\.exchange\.noise\.{kind.__name__}\("
+        ):
+            make(**{argument: wrong})
+
+
 @pytest.mark.parametrize("noisy", [("clinic", "lab", "far"), ("clinic",), ("lab",)])
 def test_noise_by_party_is_refused_and_nobody_trains_without(noisy: tuple[str, ...], data: VerticalData) -> None:
     exchange = {name: Split(noise=HDP if name in noisy else None) for name in ("clinic", "lab", "far")}
