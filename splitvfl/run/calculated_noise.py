@@ -9,7 +9,6 @@ from splitvfl.errors import ConfigError
 from splitvfl.exchange.base import Exchange
 from splitvfl.hooks import At, Defense
 from splitvfl.learning.batches import Batches
-from splitvfl.learning.schedule import checked_count
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy import PrivacyBudget
 
@@ -64,11 +63,8 @@ def epochs_of_noise(exchange: Exchange, epochs: int | None) -> int | None:
     """Return for how many epochs noise that was agreed on is to be calculated; ``None``: none is.
 
     Raises:
-        ArgumentError: If the number of epochs is none of at least 1.
         ConfigError: If it cannot be, as the number of epochs is not known.
     """
-    if epochs is not None:
-        epochs = checked_count("epochs", epochs)
     agreed = exchange.noise is not None or exchange.sum_noise is not None
     if not agreed or exchange.noise_is_planned:
         return None

@@ -229,6 +229,7 @@ class Trainer(Training):
             shards=shards,
             sizes=None if active.data.shards is None else active.data.shards.sizes,
         )
+        epochs = None if epochs is None else checked_count("epochs", epochs)
         checked_count("evaluate_every", evaluate_every)
         exchange, noise = _checked_exchange(exchange), None
         self._longest = epochs_of_noise(exchange, epochs) if isinstance(exchange, Exchange) else None
@@ -792,10 +793,10 @@ def _checked_exchange(given: Exchange | Mapping[str, Exchange] | None) -> Exchan
     """Return an exchange, or one by party, as it was given; the usual one for none."""
     if given is None:
         return Split()
-    several = isinstance(given, Mapping)
-    for name, one in given.items() if several else (("", given),):
+    several = given if isinstance(given, Mapping) else None
+    for name, one in {"": given}.items() if several is None else several.items():
         if not isinstance(one, Exchange):
-            what, also = (f" of {name}", "") if several else ("", ", or a mapping with one for each party")
+            what, also = ("", ", or a mapping with one for each party") if several is None else (f" of {name}", "")
             raise ArgumentError(
                 f"expected exchange{what} as an object of splitvfl.exchange, Split(...) say{also}, got {shown(one)}"
             )

@@ -33,9 +33,10 @@ from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.tasks import Binary, Regression, Task
 from splitvfl.models import MLP, Linear, LinearTop, logistic_loss
 from splitvfl.models.glm_losses import LeastSquaresLoss
+from splitvfl.models.linear import LogisticRegressionRecipe
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy import tight_hdp_sensitivity
-from splitvfl.sklearn import SplitClassifier
+from splitvfl.sklearn import SplitClassifier, SplitRegressor
 from tests.exchange.logistic import SHORT
 from tests.run.parties import SHORT_KEYS
 
@@ -408,10 +409,56 @@ def test_an_estimator_trains_under_encryption_with_noise_before_it(made: list[Tr
         ({"exchange": "split"}, r"expected exchange as an object of splitvfl\.exchange, .* got 'split'"),
         ({"learning_rate": None}, "learning_rate: noise is calculated for plain gradient descent"),
         ({"model": "mlp"}, "active has MLP.*take model logistic-regression or glm"),
-        ({"model": "logistic-regression"}, "nothing bounds those of active"),
+        (
+            {"model": "logistic-regression"},
+            r"^model: .* write model=\{'name': 'logistic-regression', 'row_norm': 1\.0\}, with",
+        ),
+        (
+            {"model": {"name": "glm", "init": "zero"}},
+            r"^model: .* write model=\{'name': 'glm', 'init': 'zero', 'row_norm': 1\.0\}, with",
+        ),
+        (
+            {"model": LogisticRegressionRecipe()},
+            r"^model: .* write row_norm=1\.0 in LogisticRegressionRecipe\(",
+        ),
+        (
+            {"model": "logistic-regression", "exchange": Taylor(rows=60, noise=BEFORE_ENCRYPTION)},
+            r"write model=\{'name': 'logistic-regression', 'row_norm': 0\.7\}, with",
+        ),
+        (
+            {"model": "logistic-regression", "exchange": Residue(rows=60, own_part="sent", sum_noise=OF_SUMS)},
+            r"write model=\{'name': 'logistic-regression', 'row_norm': 1\.0\}, with",
+        ),
+        ({"epochs": 0}, "^epochs must be at least 1, got 0$"),
+        ({"epochs": 2.5}, r"^epochs must be a whole number, at least 1, got 2\.5$"),
+        ({"exchange": {"active": Split(noise=HDP), "lab": Split(noise=HDP)}}, "^expected exchange as an object of"),
     ],
 )
 def test_an_estimator_says_what_noise_needs(given: dict[str, Any], text: str) -> None:
     settings = {"model": LOGISTIC, "exchange": Split(noise=HDP), "learning_rate": 0.5, **given}
     with pytest.raises(SplitVFLError, match=text):
         SplitClassifier({"lab": slice(2, None)}, **settings).fit(*features())
+
+
+@pytest.mark.parametrize("model", [LOGISTIC, "logistic-regression"], ids=["bounded", "unbounded"])
+@pytest.mark.parametrize(
+    ("estimator", "labels", "task"),
+    [(SplitClassifier, np.arange(60) % 3, "multiclass"), (SplitRegressor, np.linspace(0, 1, 60), "regression")],
+    ids=["three classes", "numbers"],
+)
+def test_an_estimator_says_that_noise_is_for_two_classes(estimator: Any, labels: Any, task: str, model: Any) -> None:
+    unfit = estimator({"lab": slice(2, None)}, model=model, exchange=Split(noise=HDP), learning_rate=0.5)
+    with pytest.raises(ConfigError, match=f"for labels of two classes, and active has a task of another kind, {task}"):
+        unfit.fit(features()[0], labels)
+
+
+def test_an_estimator_trains_on_numbers_with_a_loss_that_is_bounded(made: list[Trainer]) -> None:
+    """As the refusal of other losses says."""
+    model = {"name": "glm", "loss": "least-squares", "row_norm": 1.0, "target_clip": 2.0}
+    numbers = SplitRegressor(
+        {"lab": slice(2, None)}, model=model, exchange=Split(noise=HDP), learning_rate=0.5, epochs=1, audit=False
+    )
+    numbers.fit(features()[0], np.linspace(0, 1, 60))
+    (trainer,) = made
+    assert all(sigma > 0 for _, sigma in sigmas(trainer))
+    assert len(sigmas(trainer)) == 2
