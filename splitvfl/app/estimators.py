@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,7 @@ from splitvfl.data.labels import Labels
 from splitvfl.data.spec import TableSpec
 from splitvfl.errors import ArgumentError
 from splitvfl.exchange.base import Exchange
+from splitvfl.exchange.noise import NoiseSettings
 from splitvfl.exchange.prediction import predict
 from splitvfl.exchange.split import Split
 from splitvfl.hooks import Attack, Weighed, hook_name, placed, target_of
@@ -159,6 +161,9 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         )
         own_seed = None if self.random_state is None else seed
         held = transformed(held, table, {} if self.transforms is None else self.transforms, seed=own_seed)
+        # Labels of another kind are refused by the trainer, whatever the rows are.
+        if task.name == "binary" or recipe.make_loss() is not None:
+            self._check_rows(recipe, exchange, parties=len(held))
         data = [
             party.data(table, train=True, labels=None if number else labels, norm=recipe.row_norm)
             for number, party in enumerate(held)
@@ -201,6 +206,24 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
                 f"expected exchange as an object of splitvfl.exchange, Split(...) say, got {shown(self.exchange)}"
             )
         return self.exchange
+
+    def _check_rows(self, recipe: Recipe, exchange: Exchange, *, parties: int) -> None:
+        """Refuse a linear model that bounds no rows, where noise is calculated for such as are bounded."""
+        if (exchange.noise is None and exchange.sum_noise is None) or not recipe.is_linear:
+            return
+        if recipe.row_norm is not None:
+            return
+        # Before encryption rows of all parties together are of norm 1, elsewhere those of each.
+        norm = math.floor(100 / math.sqrt(parties)) / 100 if isinstance(exchange.noise, NoiseSettings) else 1.0
+        if isinstance(self.model, Recipe):
+            what = f"row_norm={norm} in {type(self.model).__name__}(...)"
+        else:
+            named = {"name": self.model} if isinstance(self.model, str) else self.model
+            what = f"model={ {**named, 'row_norm': norm} }"
+        raise ArgumentError(
+            "model: noise is calculated for rows of bounded norm, and this model takes them as they are; write "
+            f"{what}, with which longer rows are scaled down"
+        )
 
     def _optimizer(self, recipe: Recipe, exchange: Exchange) -> PerParameter:
         """Return what makes every party's optimiser: plain steps where noise is calculated for them."""

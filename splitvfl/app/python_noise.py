@@ -57,6 +57,12 @@ def _basis_of(given: Given) -> NoiseBasis:
         _check_model(party)
     loss = active.task.loss
     of_model = loss if isinstance(loss, GLMLoss) else None
+    if of_model is None and active.task.name != "binary":
+        raise ConfigError(
+            f"{SOURCE}: noise is calculated for labels of two classes, and {active.name} has a task of another kind, "
+            f"{active.task.name}; take labels of two classes, or for numbers model glm with one of its losses for them "
+            "and target_clip"
+        )
     # Under encryption the exchange computes residues by its own approximation, whatever the loss says.
     usual = type(loss) is Logistic or (given.exchange.sums_only and isinstance(loss, ApproximateLogistic))
     return NoiseBasis(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
+from splitvfl.errors import ArgumentError
 from splitvfl.learning.settings import Settings
+from splitvfl.wording import shown
 
 # Larger numbers cannot be clipped or added before encryption: with the fewest bits, integers of them are too large.
 _LARGEST_BOUND = 2.0**54
@@ -146,3 +148,24 @@ class SumNoiseSettings(Settings):
     epsilon: Annotated[float, Field(ge=_LEAST_EPSILON, le=_LARGEST_EPSILON)]
     delta: Annotated[float, Field(ge=_LEAST_DELTA, lt=1)]
     sigma: Annotated[float, Field(ge=_LEAST_SIGMA, le=_LARGEST_SIGMA)] | None = None
+
+
+_N = TypeVar("_N", NoiseSettings, HdpNoiseSettings, SumNoiseSettings)
+
+
+def checked_noise(argument: str, given: object, kind: type[_N]) -> _N | None:
+    """Return agreed noise, ``None`` for none.
+
+    Args:
+        argument: What the argument is called.
+        given: What it was given.
+        kind: The settings that the exchange takes.
+
+    Raises:
+        ArgumentError: If it is something else, such as the noise of another exchange.
+    """
+    if given is None or isinstance(given, kind):
+        return given
+    raise ArgumentError(
+        f"expected {argument} as splitvfl.exchange.noise.{kind.__name__}(epsilon=..., delta=...), got {shown(given)}"
+    )

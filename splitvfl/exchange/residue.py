@@ -32,7 +32,7 @@ from splitvfl.data.columns import Records
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.base import Approximation, Side, check_words
 from splitvfl.exchange.linear import columns_of, learn_sum, with_one
-from splitvfl.exchange.noise import SumNoiseSettings
+from splitvfl.exchange.noise import SumNoiseSettings, checked_noise
 from splitvfl.exchange.paillier import COLUMNS, KEY, EncryptedExchange, PartySide, PassiveSide, awaited_bytes, scatter
 from splitvfl.exchange.split_step import loss_and_gradients
 from splitvfl.exchange.sum_noise import KEY_BYTES, SumNoise, largest_noise
@@ -87,7 +87,7 @@ class Residue(EncryptedExchange):
         check_words(approximation=approximation)
         super().__init__(**common)
         self.approximation = approximation
-        self.sum_noise = sum_noise
+        self.sum_noise = checked_noise("sum_noise", sum_noise, SumNoiseSettings)
         self._noise_seed: int | None = None
         if sum_noise is not None and approximation not in _BOUNDED:
             raise ConfigError(

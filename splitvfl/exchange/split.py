@@ -15,7 +15,7 @@ from splitvfl.data.columns import Records
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.exchange.base import Exchange, Side, check_words
 from splitvfl.exchange.in_flight import PassiveInFlight
-from splitvfl.exchange.noise import HdpNoiseSettings
+from splitvfl.exchange.noise import HdpNoiseSettings, checked_noise
 from splitvfl.exchange.receiver_clips import NO_CLIPS, ReceiverClips
 from splitvfl.exchange.split_step import active_step, passive_step
 from splitvfl.messaging.conversation import Half
@@ -70,6 +70,7 @@ class Split(Exchange):
         in_flight: Annotated[int, Field(ge=0, le=MOST_IN_FLIGHT)] = 0,
     ) -> None:
         check_words(own_part=own_part)
+        self.noise = checked_noise("noise", noise, HdpNoiseSettings)
         if not 0 <= in_flight <= MOST_IN_FLIGHT:
             raise ArgumentError(f"in_flight must be 0 to {MOST_IN_FLIGHT} batches, got {in_flight}")
         if in_flight and noise is not None:
@@ -79,7 +80,6 @@ class Split(Exchange):
             )
         self.in_flight = in_flight
         self.own_part = own_part
-        self.noise = noise
         self.receiver_clips = receiver_clips or NO_CLIPS
 
     def terms(self) -> dict[str, object]:

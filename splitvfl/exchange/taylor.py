@@ -38,7 +38,7 @@ from splitvfl.errors import ConfigError, ProtocolError
 from splitvfl.exchange.base import Side
 from splitvfl.exchange.linear import SCALE, ActiveCoefficients, columns_of, learn_sum, tell_of_sums, with_one
 from splitvfl.exchange.masking import check_adds_up, mask_parts
-from splitvfl.exchange.noise import NoiseSettings
+from splitvfl.exchange.noise import NoiseSettings, checked_noise
 from splitvfl.exchange.paillier import (
     COLUMNS,
     KEY,
@@ -93,10 +93,10 @@ class Taylor(EncryptedExchange):
 
     def __init__(self, *, loss: bool | None = None, noise: NoiseSettings | None = None, **common: Any) -> None:
         super().__init__(**common)
+        self.noise = checked_noise("noise", noise, NoiseSettings)
         if loss and noise is not None:
             raise ConfigError("loss: computed from noisy logits it would mean nothing; leave it out")
         self.loss = noise is None if loss is None else loss
-        self.noise = noise
 
     def terms(self) -> dict[str, object]:
         """Return what must be equal at every party."""

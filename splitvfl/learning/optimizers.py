@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from splitvfl.errors import ArgumentError
 from splitvfl.learning.row_sums import NamedRows
+from splitvfl.wording import shown
 
 ParameterFactory = Callable[[list[nn.Parameter]], Optimizer]
 
@@ -435,12 +436,17 @@ class PerParameter:
     Attributes:
         dense: As given.
 
+    Raises:
+        ArgumentError: If one of them makes nothing.
+
     >>> layers = nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Flatten(), nn.Linear(4, 1))
     >>> [group["lr"] for group in PerParameter()(layers).param_groups]
     [0.001, 0.02]
     """
 
     def __init__(self, *, dense: ParameterFactory = fused_adam, embeddings: ParameterFactory = RowWiseAdagrad) -> None:
+        check_factory("dense", dense)
+        check_factory("embeddings", embeddings)
         self.dense, self._embeddings = dense, embeddings
 
     def __call__(self, module: nn.Module) -> Optimizer:
@@ -463,6 +469,23 @@ class PerParameter:
 
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer] | PerParameter
+
+
+def check_factory(argument: str, given: object) -> None:
+    """Check that something may make an optimiser.
+
+    Args:
+        argument: What the argument is called.
+        given: What it was given.
+
+    Raises:
+        ArgumentError: If it cannot be called, as a name or an optimiser that is made already cannot.
+    """
+    if not callable(given):
+        raise ArgumentError(
+            f"expected {argument} as what makes an optimiser out of parameters, such as "
+            f"functools.partial(splitvfl.learning.optimizers.sgd, lr=0.1), got {shown(given)}"
+        )
 
 
 def optimizer_of(module: nn.Module, factory: OptimizerFactory) -> Optimizer | None:

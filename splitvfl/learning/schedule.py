@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
@@ -12,6 +13,24 @@ from torch import Tensor
 
 from splitvfl.errors import ArgumentError
 from splitvfl.learning.batches import Batches
+from splitvfl.wording import shown
+
+
+def checked_count(name: str, given: object) -> int:
+    """Return a number of epochs or steps.
+
+    Args:
+        name: What the argument is called.
+        given: What it was given.
+
+    Raises:
+        ArgumentError: If it is no whole number, or below 1.
+    """
+    if not isinstance(given, numbers.Integral) or isinstance(given, bool):
+        raise ArgumentError(f"{name} must be a whole number, at least 1, got {shown(given)}")
+    if given < 1:
+        raise ArgumentError(f"{name} must be at least 1, got {given}")
+    return int(given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +75,7 @@ class Schedule:
         steps: Steps of the whole run.
 
     Raises:
-        ArgumentError: If a number is below 1.
+        ArgumentError: If a number is below 1, or none that is whole.
 
     >>> schedule = Schedule(Batches(6, 2, seed=0), 2, log_every=2, checkpoint_every=None, evaluate_every=2)
     >>> [(turn.step, turn.epoch, turn.logs, turn.evaluates) for turn in schedule.plans(2)]
@@ -73,15 +92,15 @@ class Schedule:
         evaluate_every: int,
         stop: Callable[[int], bool] | None = None,
     ) -> None:
-        numbers = {
+        counts = {
             "epochs": epochs,
             "log_every": log_every,
             "checkpoint_every": checkpoint_every,
             "evaluate_every": evaluate_every,
         }
-        for name, number in numbers.items():
-            if number is not None and number < 1:
-                raise ArgumentError(f"{name} must be at least 1, got {number}")
+        for name, number in counts.items():
+            if number is not None:
+                checked_count(name, number)
         self.epochs = epochs
         steps = epochs * len(batches)
         self.steps = steps if stop is None else next(filter(stop, range(1, steps)), steps)

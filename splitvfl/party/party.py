@@ -43,6 +43,7 @@ from splitvfl.learning.optimizers import (
     OptimizerFactory,
     ParameterFactory,
     PerParameter,
+    check_factory,
     in_ball,
     optimizer_of,
     project_on_ball,
@@ -129,6 +130,7 @@ class Party(NotPickled, ABC):
     """
 
     def __init__(self, data: PartyData, module: nn.Module, optimizer: OptimizerFactory) -> None:
+        check_factory(f"optimizer of {data.name}", optimizer)
         self.name = data.name
         self.data = data
         self.module = module
@@ -450,6 +452,7 @@ class PassiveParty(Party):
         tally: What counts the records that it lets be scored; ``None``, as in an experiment: nothing does.
 
     Raises:
+        ArgumentError: If what is to make its optimiser cannot be called.
         HookError: If a penalty needs what no passive party holds.
         ConfigError: If a penalty needs what this one has none of, or the bottom has no weight to be trained.
     """
@@ -696,7 +699,7 @@ class ActiveParty(Party):
         DataError: If there are no labels, or they are not what the task needs. A party without a training record only
             predicts, and needs none.
         ArgumentError: If the private top shares weights or buffers with the first, or there is an optimiser for one and
-            no private top.
+            no private top; or what is to make an optimiser cannot be called.
     """
 
     def __init__(
@@ -713,6 +716,8 @@ class ActiveParty(Party):
             raise ArgumentError(
                 f"private_optimizer: {data.name} has no private top to be trained; give a private_top, or leave it out"
             )
+        if private_optimizer is not None:
+            check_factory(f"private_optimizer of {data.name}", private_optimizer)
         super().__init__(data, top, optimizer)
         self.top = top
         self.task = task or Binary()

@@ -324,12 +324,19 @@ class Spent:
         return f"{self.relation} at {'all parties' if self.relation == 'record' else ' and '.join(self.senders)}"
 
     def in_words(self, planned: Spent | None = None) -> str:
-        """Return it in a sentence, beside what it will be at the end if that is another figure."""
+        """Return it in a sentence, beside what it will be at the end if that is another figure.
+
+        Where no ε holds at δ, now or at the end, the sentence says that nothing is promised.
+        """
         readers = "an outsider who reads all messages" if self.relation == "record" else " and ".join(self.coalition)
         said = f"{self.of}, towards {readers}: {_epsilon(self.epsilon)} at δ {self.delta:g} (μ {_up(self.mu)}, zCDP "
         said += f"{_up(self.zcdp)}) after {self.steps:,} {'step' if self.steps == 1 else 'steps'}"
         if planned is not None and planned.steps != self.steps:
             said += f", and {_epsilon(planned.epsilon)} after the {planned.steps:,} that were planned"
+        if not math.isfinite(self.epsilon):
+            said += ": nothing is promised"
+        elif planned is not None and not math.isfinite(planned.epsilon):
+            said += ": of all of them nothing is promised"
         return f"Spent on one {said}."
 
     def statement(

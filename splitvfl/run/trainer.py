@@ -52,7 +52,7 @@ from splitvfl.leakage.side_knowledge import KNOWN
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.randomness import derive_seed
-from splitvfl.learning.schedule import EarlyStopping, Schedule
+from splitvfl.learning.schedule import EarlyStopping, Schedule, checked_count
 from splitvfl.learning.settings import Settings
 from splitvfl.messaging.conversation import Half, Recorder, converse
 from splitvfl.messaging.messages import Message
@@ -82,6 +82,7 @@ from splitvfl.run.score_seats import ScoreSeats
 from splitvfl.run.seats import LabelBook, Seats
 from splitvfl.run.step_seat import StepSeat
 from splitvfl.run.training import Training, TrainingProgress
+from splitvfl.wording import shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,8 +169,8 @@ class Trainer(Training):
             by what, and what is not covered.
 
     Raises:
-        ArgumentError: If parties have no or clashing names, an attack needs what a party cannot show, or ``autocast``
-            or ``wire`` is another dtype.
+        ArgumentError: If parties have no or clashing names, an attack needs what a party cannot show, ``epochs`` is no
+            whole number of at least 1, ``exchange`` is no exchange, or ``autocast`` or ``wire`` is another dtype.
         ConfigError: If an attack, a defense or canaries are for binary labels and the task is another; if there are to
             be canaries without an auditor who looks for them, or where no message about one record comes back; if
             ``direction_by`` is to send a direction that no defense of scores awaits; or if noise is agreed on, and this
@@ -228,7 +229,9 @@ class Trainer(Training):
             shards=shards,
             sizes=None if active.data.shards is None else active.data.shards.sizes,
         )
-        exchange, noise = exchange or Split(), None
+        epochs = None if epochs is None else checked_count("epochs", epochs)
+        checked_count("evaluate_every", evaluate_every)
+        exchange, noise = _checked_exchange(exchange), None
         self._longest = epochs_of_noise(exchange, epochs) if isinstance(exchange, Exchange) else None
         if isinstance(exchange, Exchange) and self._longest is not None:
             exchange.check_shards(shards)
@@ -416,6 +419,7 @@ class Trainer(Training):
 
         Raises:
             Interrupted: At Ctrl-C, after the current step and a checkpoint.
+            ArgumentError: If ``epochs`` is no whole number of at least 1.
             ConfigError: If the folder holds another run, or a defense cannot keep what it promises of a run.
             DataError: If the parties do not agree on records or settings.
             SumRefused: If a sum that was opened is none of the agreed numbers, or too many were refused in this run.
@@ -424,6 +428,7 @@ class Trainer(Training):
         if progress is None or isinstance(progress, bool):
             with progress_bar(shown=bool(progress)) as bar:
                 return self.fit(epochs, progress=bar)
+        epochs = checked_count("epochs", epochs)
         if self._longest is not None and epochs > self._longest:
             raise ConfigError(
                 f"the noise of this run was calculated for {self._longest} epochs, and {epochs} would spend more than "
@@ -784,6 +789,20 @@ def _check_names(active: ActiveParty, passives: Mapping[str, PassiveParty]) -> N
         raise ArgumentError(f"two parties are called {active.name!r}")
 
 
+def _checked_exchange(given: Exchange | Mapping[str, Exchange] | None) -> Exchange | Mapping[str, Exchange]:
+    """Return an exchange, or one by party, as it was given; the usual one for none."""
+    if given is None:
+        return Split()
+    several = given if isinstance(given, Mapping) else None
+    for name, one in {"": given}.items() if several is None else several.items():
+        if not isinstance(one, Exchange):
+            what, also = ("", ", or a mapping with one for each party") if several is None else (f" of {name}", "")
+            raise ArgumentError(
+                f"expected exchange{what} as an object of splitvfl.exchange, Split(...) say{also}, got {shown(one)}"
+            )
+    return given
+
+
 def _by_party(
     exchange: Exchange | Mapping[str, Exchange], names: Sequence[str], noise_seed: int | None
 ) -> Mapping[str, Exchange]:
@@ -793,7 +812,7 @@ def _by_party(
     if isinstance(exchange, Exchange):
         return dict.fromkeys(names, fixed(exchange))
     if set(exchange) != set(names):
-        raise ArgumentError(f"expected an exchange for each of {', '.join(names)}, got {', '.join(exchange)}")
+        raise ArgumentError(f"expected an exchange for each of {', '.join(names)}, got {', '.join(exchange) or 'none'}")
     return {name: fixed(one) for name, one in exchange.items()}
 
 

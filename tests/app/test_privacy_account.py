@@ -7,6 +7,7 @@ import json
 import math
 import re
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,12 @@ def test_an_unbounded_loss_is_none_in_the_summary() -> None:
     budget.begin(0)
     ((spent, planned),) = budget.everything()
     assert SpentPrivacy.of(spent, planned).epsilon is None
-    assert "ε inf" in spent.in_words(planned)
+    said = spent.in_words(planned)
+    assert "no ε at δ 0.1 " in said
+    assert said.endswith(": nothing is promised.")
+    begun = replace(spent, epsilon=1.0, steps=0)  # bounded so far, and not at the end
+    assert begun.in_words(spent).endswith("and no ε after the 1 that were planned: of all of them nothing is promised.")
+    assert "promised" not in begun.in_words(replace(spent, epsilon=2.0))
 
 
 def test_it_survives_a_kill_and_a_repeated_step_counts_once(

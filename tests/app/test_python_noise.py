@@ -22,7 +22,7 @@ from splitvfl.app.trainer import Trainer
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data import VerticalData
 from splitvfl.defenses import AsymmetricResponse, GaussianIR, Rounding
-from splitvfl.errors import ConfigError, SplitVFLError
+from splitvfl.errors import ArgumentError, ConfigError, SplitVFLError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.noise import HdpNoiseSettings, NoiseSettings, SumNoiseSettings
 from splitvfl.exchange.residue import Residue
@@ -33,9 +33,10 @@ from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.tasks import Binary, Regression, Task
 from splitvfl.models import MLP, Linear, LinearTop, logistic_loss
 from splitvfl.models.glm_losses import LeastSquaresLoss
+from splitvfl.models.linear import LogisticRegressionRecipe
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy import tight_hdp_sensitivity
-from splitvfl.sklearn import SplitClassifier
+from splitvfl.sklearn import SplitClassifier, SplitRegressor
 from tests.exchange.logistic import SHORT
 from tests.run.parties import SHORT_KEYS
 
@@ -259,6 +260,72 @@ def test_more_epochs_than_it_was_calculated_for_are_refused(data: VerticalData) 
         trainer.fit(3)
 
 
+@pytest.mark.parametrize("noise", [HDP, None])
+@pytest.mark.parametrize("epochs", [0, -1, 2.5, "2", True, math.nan])
+def test_epochs_are_a_whole_number_of_at_least_one(
+    epochs: Any, noise: HdpNoiseSettings | None, data: VerticalData
+) -> None:
+    with pytest.raises(ArgumentError, match=r"^epochs must be (a whole number, )?at least 1, got "):
+        in_python(data, Split(noise=noise), epochs=epochs)
+    trainer = in_python(data, Split(noise=noise))
+    with pytest.raises(ArgumentError, match=r"^epochs must be (a whole number, )?at least 1, got "):
+        trainer.fit(epochs)
+    with pytest.raises(ArgumentError, match=r"^evaluate_every must be (a whole number, )?at least 1, got "):
+        in_python(data, Split(noise=noise), evaluate_every=epochs)
+
+
+def test_epochs_may_be_counted_by_numpy(data: VerticalData) -> None:
+    assert sigmas(in_python(data, Split(noise=HDP), epochs=np.int64(2))) == sigmas(in_python(data, Split(noise=HDP)))
+
+
+@pytest.mark.parametrize(
+    ("exchange", "text"),
+    [
+        ("split", r"^expected exchange as an object of splitvfl\.exchange, .* got 'split'$"),
+        (Split, r"^expected exchange as an object of splitvfl\.exchange, .* got <class"),
+        (False, "^expected exchange as an object .* got false$"),
+        (["clinic"], r"^expected exchange as an object .* got \['clinic'\]$"),
+        ({}, "^expected an exchange for each of clinic, lab, far, got none$"),
+        ({"clinic": Split(), "lab": "split", "far": Split()}, "^expected exchange of lab as an object .* got 'split'$"),
+        ({"clinic": Split(), "lab": Split(), "far": None}, "^expected exchange of far as an object .* got nothing$"),
+    ],
+    ids=["text", "class", "false", "list", "none", "text of one", "none of one"],
+)
+def test_what_is_no_exchange_is_refused_by_name(exchange: Any, text: str, data: VerticalData) -> None:
+    with pytest.raises(ArgumentError, match=text):
+        in_python(data, exchange)
+
+
+OF_SUMS = SumNoiseSettings(epsilon=1.0, delta=0.001)
+BEFORE_ENCRYPTION = NoiseSettings(epsilon=0.5, delta=0.1)
+
+
+@pytest.mark.parametrize("given", [{"epsilon": 0.5, "delta": 0.1}, {}, 1.0, False, "hdp", HdpNoiseSettings])
+@pytest.mark.parametrize(
+    ("make", "argument", "kind"),
+    [
+        (Split, "noise", HdpNoiseSettings),
+        (partial(Taylor, rows=4), "noise", NoiseSettings),
+        (partial(Residue, rows=4), "sum_noise", SumNoiseSettings),
+    ],
+    ids=["split", "taylor", "residue"],
+)
+def test_an_exchange_says_of_which_class_its_noise_is(make: Any, argument: str, kind: type, given: Any) -> None:
+    others = [one for one in (HDP, OF_SUMS, BEFORE_ENCRYPTION) if type(one) is not kind]
+    for wrong in (given, *others):
+        with pytest.raises(
+            ArgumentError, match=rf"^expected {argument} as splitvfl\.exchange\.noise\.{kind.__name__}\("
+        ):
+            make(**{argument: wrong})
+
+
+@pytest.mark.parametrize("noisy", [("clinic", "lab", "far"), ("clinic",), ("lab",)])
+def test_noise_by_party_is_refused_and_nobody_trains_without(noisy: tuple[str, ...], data: VerticalData) -> None:
+    exchange = {name: Split(noise=HDP if name in noisy else None) for name in ("clinic", "lab", "far")}
+    with pytest.raises(ConfigError, match="noise is agreed on, and nothing has attached it"):
+        in_python(data, exchange)  # type: ignore[arg-type]
+
+
 def test_what_is_put_by_for_predictions_is_refused_where_nothing_counts_them(data: VerticalData) -> None:
     agreed = HDP.model_copy(update={"prediction_share": 0.2, "predictions": 100})
     with pytest.raises(ConfigError, match="nothing counts them here"):
@@ -342,10 +409,56 @@ def test_an_estimator_trains_under_encryption_with_noise_before_it(made: list[Tr
         ({"exchange": "split"}, r"expected exchange as an object of splitvfl\.exchange, .* got 'split'"),
         ({"learning_rate": None}, "learning_rate: noise is calculated for plain gradient descent"),
         ({"model": "mlp"}, "active has MLP.*take model logistic-regression or glm"),
-        ({"model": "logistic-regression"}, "nothing bounds those of active"),
+        (
+            {"model": "logistic-regression"},
+            r"^model: .* write model=\{'name': 'logistic-regression', 'row_norm': 1\.0\}, with",
+        ),
+        (
+            {"model": {"name": "glm", "init": "zero"}},
+            r"^model: .* write model=\{'name': 'glm', 'init': 'zero', 'row_norm': 1\.0\}, with",
+        ),
+        (
+            {"model": LogisticRegressionRecipe()},
+            r"^model: .* write row_norm=1\.0 in LogisticRegressionRecipe\(",
+        ),
+        (
+            {"model": "logistic-regression", "exchange": Taylor(rows=60, noise=BEFORE_ENCRYPTION)},
+            r"write model=\{'name': 'logistic-regression', 'row_norm': 0\.7\}, with",
+        ),
+        (
+            {"model": "logistic-regression", "exchange": Residue(rows=60, own_part="sent", sum_noise=OF_SUMS)},
+            r"write model=\{'name': 'logistic-regression', 'row_norm': 1\.0\}, with",
+        ),
+        ({"epochs": 0}, "^epochs must be at least 1, got 0$"),
+        ({"epochs": 2.5}, r"^epochs must be a whole number, at least 1, got 2\.5$"),
+        ({"exchange": {"active": Split(noise=HDP), "lab": Split(noise=HDP)}}, "^expected exchange as an object of"),
     ],
 )
 def test_an_estimator_says_what_noise_needs(given: dict[str, Any], text: str) -> None:
     settings = {"model": LOGISTIC, "exchange": Split(noise=HDP), "learning_rate": 0.5, **given}
     with pytest.raises(SplitVFLError, match=text):
         SplitClassifier({"lab": slice(2, None)}, **settings).fit(*features())
+
+
+@pytest.mark.parametrize("model", [LOGISTIC, "logistic-regression"], ids=["bounded", "unbounded"])
+@pytest.mark.parametrize(
+    ("estimator", "labels", "task"),
+    [(SplitClassifier, np.arange(60) % 3, "multiclass"), (SplitRegressor, np.linspace(0, 1, 60), "regression")],
+    ids=["three classes", "numbers"],
+)
+def test_an_estimator_says_that_noise_is_for_two_classes(estimator: Any, labels: Any, task: str, model: Any) -> None:
+    unfit = estimator({"lab": slice(2, None)}, model=model, exchange=Split(noise=HDP), learning_rate=0.5)
+    with pytest.raises(ConfigError, match=f"for labels of two classes, and active has a task of another kind, {task}"):
+        unfit.fit(features()[0], labels)
+
+
+def test_an_estimator_trains_on_numbers_with_a_loss_that_is_bounded(made: list[Trainer]) -> None:
+    """As the refusal of other losses says."""
+    model = {"name": "glm", "loss": "least-squares", "row_norm": 1.0, "target_clip": 2.0}
+    numbers = SplitRegressor(
+        {"lab": slice(2, None)}, model=model, exchange=Split(noise=HDP), learning_rate=0.5, epochs=1, audit=False
+    )
+    numbers.fit(features()[0], np.linspace(0, 1, 60))
+    (trainer,) = made
+    assert all(sigma > 0 for _, sigma in sigmas(trainer))
+    assert len(sigmas(trainer)) == 2

@@ -14,6 +14,7 @@ from splitvfl.cut.views import Shown
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.defenses import Isotropic
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.learning.optimizers import PerParameter
 from splitvfl.learning.tasks import task_for
 from splitvfl.party.party import ActiveParty, PartyRandom, PassiveParty
 from splitvfl.party.top_model import own_input
@@ -328,3 +329,23 @@ def test_label_defenses_change_the_targets_and_later_defenses_see_their_response
     assert batch.labels is not None
     assert torch.equal(targets, 1 - batch.labels)
     assert torch.equal(responses, targets)  # type: ignore[arg-type]
+
+
+# --- optimisers
+
+
+@pytest.mark.parametrize("given", [None, "adam", torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)])
+def test_what_makes_no_optimiser_is_refused_by_name(given: Any) -> None:
+    makes = "as what makes an optimiser out of parameters, such as .*, got "
+    data = party_data("lab", width=2)
+    with pytest.raises(ArgumentError, match=f"^expected optimizer of {data.name} {makes}"):
+        PassiveParty(data, nn.Linear(data.width, 1), optimizer=given)
+    own = party_data(ACTIVE, width=2, task="binary")
+    with pytest.raises(ArgumentError, match=f"^expected optimizer of {own.name} {makes}"):
+        ActiveParty(own, nn.Linear(1, 1), optimizer=given)
+    for argument in ("dense", "embeddings"):
+        with pytest.raises(ArgumentError, match=f"^expected {argument} {makes}"):
+            PerParameter(**{argument: given})
+    if given is not None:  # which is the usual one
+        with pytest.raises(ArgumentError, match=f"^expected private_optimizer of {own.name} {makes}"):
+            ActiveParty(own, nn.Linear(1, 1), private_top=nn.Linear(1, 1), private_optimizer=given)
