@@ -59,7 +59,7 @@ def test_a_run_says_it_before_step_1_and_the_attack_finds_what_is_said(tmp_path:
         assert (attack.signs_right, found.leak_auc) == (1.0, 1.0)
     page = write_report([tmp_path / "run"], tmp_path / "report.html", title="solving").read_text()
     assert all(f"<td>{name}</td><td>batch equations</td><td>labels</td>" in page for name in ("lab", "shop"))
-    assert page.count("455 of 455</td><td>1 epoch</td><td>yes</td>") == 2
+    assert page.count("440 of 440</td><td>1 epoch</td><td>yes</td>") == 2
     again = read_summary(tmp_path / "run")
     assert again.solvable == summary.solvable
     assert [note for note in again.notes if "can solve for" in note] == [line[2:] for line in said]

@@ -221,7 +221,7 @@ def test_figures_are_of_all_records_and_logged_by_worker_0(workplace: Path) -> N
         assert all(one[tag] == pytest.approx(other[tag], abs=1e-5) for tag in one)
     assert {"train/loss", "test/auc", "validation/auc"} <= together[-1].keys()
     tested, theirs = (newest_of(workplace / "runs" / run)["run"]["tested"] for run in ("clinic", "whole"))
-    assert tested["positions"].tolist() == theirs["positions"].tolist() == list(range(114))
+    assert tested["positions"].tolist() == theirs["positions"].tolist() == list(range(129))
     assert torch.allclose(tested["outputs"], theirs["outputs"], atol=1e-4)
     assert newest_of(workplace / "runs" / "clinic" / "worker-1")["run"]["tested"] is None
     assert not (workplace / "runs" / "clinic" / "worker-1" / "metrics.jsonl").exists()
