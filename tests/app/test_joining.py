@@ -193,11 +193,11 @@ def test_what_cannot_be_compared_has_a_reason_and_loses_nothing(tmp_path: Path) 
     trainer.tested = EvaluatedOutputs(tested.outputs.clone().fill_(math.nan), tested.positions)
     assert reason() == "outputs of the joint model are NaN or infinite."
     trainer.tested = tested
-    active.data = replace(data, shards=Shards((455,), (114,), 0))
+    active.data = replace(data, shards=Shards((440,), (129,), 0))
     assert reason() == "its records lie apart, a part of them at each worker."
     assert data.train.labels is not None
     active.data = replace(data, train=replace(data.train, labels=torch.zeros(data.train.count)))
-    assert reason() == "each class needs at least 5 training records, got [455, 0]."
+    assert reason() == "each class needs at least 5 training records, got [440, 0]."
     active.data, active.task = data, Regression(Fragile())
     assert reason() == "ZeroDivisionError: too few."
 

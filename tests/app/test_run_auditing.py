@@ -115,7 +115,7 @@ def test_the_run_is_judged_where_it_is_asked_for(tmp_path: Path, canaries: int |
     assert names == ["memoised-response", *([] if canaries is None else ["one run, whole"])]
     assert any("without --canaries" in gap for gap in found.gaps) == (canaries is None)
     assert found.defenses[0].claims[0].measured is not None
-    assert found.defenses[0].claims[0].measured.confidence == (0.975 if canaries is None else 0.9875)
+    assert found.defenses[0].claims[0].measured.confidence == (0.9875 if canaries is None else 0.99375)
 
 
 @pytest.mark.parametrize(

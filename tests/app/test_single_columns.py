@@ -43,7 +43,7 @@ def test_check_says_it_of_one_feature(change: str, tmp_path: Path) -> None:
     "change",
     [
         'data.drop=["* error", "worst [!rt]*"]',
-        "train.batch_size=13",  # ten features and the intercept's one give eleven sums, and 35 batches have 13
+        "train.batch_size=17",  # ten features and the intercept's one give eleven sums, and the last batch has 15
         "train.batch_size=1",
         "exchange={name: taylor, noise: {epsilon: 0.5, delta: 0.1}}",
         "model={name: mlp, bottom: [4]}",
