@@ -103,8 +103,9 @@ FEATURE_ATTACKS = {
 def every_feature_attack() -> dict[str, Any]:
     exported = (getattr(attacks, name) for name in attacks.__all__)
     classes = [one for one in exported if inspect.isclass(one) and getattr(one, "target", "") == "features"]
-    # Those that look at activations do so during training, and those that know the whole model call it: in no box.
-    classes = [one for one in classes if not reads_activations(one) and "whole_model" not in needs_of(one)]
+    # Those that look at activations or steps do so of a training, those that know the whole model call it: in no box.
+    others = {"whole_model", "partner_steps"}
+    classes = [one for one in classes if not reads_activations(one) and not others & needs_of(one)]
     return {one.name: FEATURE_ATTACKS.get(one.name, one) for one in classes}
 
 
