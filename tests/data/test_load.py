@@ -285,7 +285,7 @@ def test_sets_that_the_user_holds(
     assert np.isfinite(values).all()
 
 
-@pytest.mark.parametrize(("name", "classes", "test"), [("robot", 4, 1092), ("satellite", 6, 2000)])
+@pytest.mark.parametrize(("name", "classes", "test"), [("robot", 4, 1076), ("satellite", 6, 2000)])
 def test_multiclass_sets_that_the_user_holds(
     name: str, classes: int, test: int, data_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
