@@ -42,7 +42,7 @@ _PREDICTIONS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 _FAR_APART = (-2.0, 3.0)
 _RESIDUES = (-1.0, -0.5, -0.1, -0.01, 0.01, 0.1, 0.5, 1.0)
 _LENGTHS = (1.0, 3.0, 30.0)  # of rows, in units of the claimed bound: what should be clipped may not be
-_BESIDE = 64  # records of a world in a batch that holds as many known ones: noise that they share is seen in few
+_BESIDE = 128  # rows of a batch, of which a quarter are draws: noise that rows share is seen in few
 _OTHERS = 7  # known records beside the one that is told apart, where rows are mixed
 MESSAGES = 8
 """Messages of one record that are looked at together, at most."""
@@ -185,13 +185,15 @@ class Places(NamedTuple):
 
     @classmethod
     def beside_known(cls, rows: int) -> Places:
-        """Return a batch in which each record stands beside a known one, and another is half a batch away.
+        """Return a batch in which each record has a known neighbour, and another known one half a batch away.
+
+        No known record belongs to two draws, which would not be independent then.
 
         Args:
             rows: A multiple of four.
         """
         places = torch.arange(rows)
-        own = places % 2 == (places >= rows // 2)
+        own = (places % 2 == 0) & (places < rows // 2)
         next_ones, far_ones = places ^ 1, (places + rows // 2) % rows
         return cls(own, torch.stack([places, next_ones, far_ones], dim=1)[own])
 
@@ -261,7 +263,7 @@ class Stage:
     def _places(self) -> Places:
         if self.whole:
             return Places.whole(1 + _OTHERS)
-        return Places.beside_known(2 * _BESIDE) if self.beside else Places.alone(self.rows)
+        return Places.beside_known(_BESIDE) if self.beside else Places.alone(self.rows)
 
     def _sent(self, world: World, own: Tensor) -> Messages:
         """Return what is sent of a batch to all receivers in all epochs, side by side: ``(rows, d)``."""
