@@ -37,7 +37,7 @@ NO_STEPS: Final = (
 """Why such an attack is not run over a network."""
 
 _SHOWN: Final = frozenset({"partner_steps"})
-# Of all steps that are kept, 64 MiB; what comes later is not looked at.
+# Of all steps that are kept, 64 MiB; what comes later is not looked at, and the reading says so.
 _MOST_NUMBERS: Final = 1 << 23
 
 
@@ -96,7 +96,7 @@ class StepSeat:
         self._active, self._attacks, self._watch, self._seed = active, attacks, watch, seed
         self._plain = not exchange.in_flight  # else a gradient meets another weight than made the part
         self._kept: list[_Kept] = []
-        self._numbers = 0
+        self._numbers = self._left_out = 0
         self._found: dict[str, list[ColumnReading]] = {}
         active.told_of_steps.clear()  # of an earlier trainer
         self._attacked: dict[str, PassiveParty] = {}
@@ -115,6 +115,7 @@ class StepSeat:
 
     def _keep(self, step: LinearStep) -> None:
         if self._numbers >= _MOST_NUMBERS:
+            self._left_out += 1
             return
         assert step.batch.positions is not None, "batches are taken from the party's records"
         held = [{name: own[name].cpu() for name in self._attacked if name in own} for own in (step.received, step.sent)]
@@ -172,6 +173,9 @@ class StepSeat:
             estimate, note = run_feature_attack(attack, view, 1)
         truth = party.data.train.rows(places).columns.numeric.detach().cpu().double()
         scaled = all(one.eta is not None for one in steps)
+        if self._left_out:
+            kept = f"only the first {len(self._kept):,} of {len(self._kept) + self._left_out:,} steps were looked at"
+            note = "; ".join(filter(None, (note, kept)))
         return _reading(
             hook_name(attack), party.data.numeric_names[0], estimate.detach().cpu().double(), truth, scaled, note
         )
@@ -193,12 +197,13 @@ class StepSeat:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the steps that are kept."""
-        return {"steps": [vars(one) for one in self._kept]}
+        return {"steps": [vars(one) for one in self._kept], "left_out": self._left_out}
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
         self._kept = [_Kept(**one) for one in state.get("steps", [])]
         self._numbers = sum(one.numbers for one in self._kept)
+        self._left_out = state.get("left_out", 0)
 
 
 def refusal(party: PassiveParty, exchange: Exchange, *, partners: int) -> str:

@@ -23,6 +23,7 @@ from splitvfl.exchange.split import Split
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import View
 from splitvfl.leakage.column_figures import ColumnReading
+from splitvfl.run import step_seat
 from splitvfl.run.trainer import Trainer
 from tests.exchange.logistic import BATCH, RECORDS, SHORT, trainer_of
 
@@ -144,6 +145,14 @@ def test_a_run_that_was_resumed_has_all_steps(tmp_path: Any) -> None:
     assert len(again._step_seat._kept) == len(whole._step_seat._kept)
     assert reading(again) == reading(whole)
     assert "feature_leak_of_steps/lab/single-column" in (tmp_path / "metrics.jsonl").read_text()
+
+
+def test_steps_beyond_what_is_kept_are_counted_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = reading(trained(Split()))
+    monkeypatch.setattr(step_seat, "_MOST_NUMBERS", 1)
+    steps = 4 * -(-RECORDS // BATCH)
+    assert f"only the first 1 of {steps} steps were looked at" in reading(trained(Split())).note
+    assert "looked at" not in whole.note
 
 
 def test_looking_changes_nothing() -> None:
