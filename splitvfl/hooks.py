@@ -1006,6 +1006,18 @@ def hook_name(hook: object) -> str:
     return str(getattr(hook, "name", type(hook).__name__))
 
 
+def unused(name: str, taken: Mapping[str, object]) -> str:
+    """Return a name that is not taken: itself, or with a number.
+
+    >>> unused("norm", {"norm": 0, "norm-2": 0})
+    'norm-3'
+    """
+    label, number = name, 2
+    while label in taken:
+        label, number = f"{name}-{number}", number + 1
+    return label
+
+
 def needs_of(attack: object) -> frozenset[str]:
     """Return the names of the view fields that an attack reads."""
     return frozenset(getattr(attack, "needs", ("gradient",)))

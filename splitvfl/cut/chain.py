@@ -41,9 +41,9 @@ from splitvfl.hooks import (
     needs_label_gradients,
     record_loss_of,
     scope_of,
+    unused,
 )
 from splitvfl.leakage.judging import Handle
-from splitvfl.leakage.watching import unused
 from splitvfl.learning.label_gradients import Drawn, LabelGradients
 from splitvfl.learning.precision import widened
 from splitvfl.learning.randomness import derive_seed, entropic_generator
