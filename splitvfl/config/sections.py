@@ -222,7 +222,7 @@ CELL_SETTINGS = ("missing_values", "decimal", "thousands", "units")
 
 
 class DataConfig(Settings):
-    """Which data, and how they are read: the arguments of :func:`splitvfl.load` of the same names.
+    """Which data, and how they are read: the arguments of :func:`splitvfl.data.load.load` of the same names.
 
     ``path``, ``aligned`` and ``ranges`` are looked for beside the experiment file, then in the current folder; given on
     the command line, the other way round. Of ``tables``, which were ingested before, nothing but the path is left to

@@ -15,7 +15,7 @@ import torch
 
 from splitvfl.data.arrow_table import as_arrow
 from splitvfl.data.columns import VerticalData
-from splitvfl.data.ingest import ingest
+from splitvfl.data.ingest.run import ingest
 from splitvfl.data.load import load_table
 from splitvfl.data.party_file import load_party
 from splitvfl.data.spec import PartyClaim, TableSpec

@@ -17,7 +17,7 @@ from splitvfl.data.cell_format import CellFormat, TextWatch, cell_format, number
 from splitvfl.data.columns import VerticalData
 from splitvfl.data.doubts import DoubtWarning
 from splitvfl.data.encoding import FittedEncoding
-from splitvfl.data.ingest import ingest_like
+from splitvfl.data.ingest.run import ingest_like
 from splitvfl.data.joined_tables import from_tables
 from splitvfl.data.joint_records import read_joint_records
 from splitvfl.data.load import load

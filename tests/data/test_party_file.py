@@ -15,7 +15,7 @@ from splitvfl.data.alignment import aligned_rows
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.hashing import are_tested
 from splitvfl.data.id_column import read_digests
-from splitvfl.data.ingest import ingest_like
+from splitvfl.data.ingest.run import ingest_like
 from splitvfl.data.load import load
 from splitvfl.data.store import open_party, open_tables
 from splitvfl.errors import ArgumentError, DataError

@@ -20,7 +20,7 @@ from splitvfl.cli import main
 from splitvfl.config.sections import parse_config
 from splitvfl.data.doubts import DoubtWarning
 from splitvfl.data.encoding import Scale
-from splitvfl.data.ingest import ingest_like
+from splitvfl.data.ingest.run import ingest_like
 from splitvfl.data.joined_tables import from_tables
 from splitvfl.data.learned_columns import learned_columns
 from splitvfl.data.load import load

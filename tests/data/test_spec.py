@@ -11,7 +11,8 @@ import pyarrow.csv
 import pytest
 import torch
 
-from splitvfl.data.ingest import Hashing, ingest
+from splitvfl.data.ingest.plan import Hashing
+from splitvfl.data.ingest.run import ingest
 from splitvfl.data.load import load, load_table
 from splitvfl.data.party_file import load_party
 from splitvfl.data.spec import PartyClaim, TableSpec, check_parties
