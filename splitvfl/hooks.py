@@ -186,6 +186,7 @@ import torch
 from torch import Tensor, nn
 
 from splitvfl.errors import ArgumentError, HookError, PrivacyError, SplitVFLError
+from splitvfl.learning.discrete_noise import Keystream
 from splitvfl.learning.label_gradients import LabelGradients
 from splitvfl.learning.precision import widened, without_autocast
 from splitvfl.learning.sampled import Distribution
@@ -199,7 +200,6 @@ from splitvfl.learning.sampling import (
     standard_normal,
     uniform,
 )
-from splitvfl.privacy.sampling import Keystream
 
 Crossing = Literal["activation", "gradient", "scores", "labels"]
 Target = Literal["labels", "features", "members"]
@@ -641,7 +641,7 @@ class Secrets:
 
         Drawn and added in float64 and rounded once, to the message's dtype, so that what is sent tells of the message
         what Gaussian noise lets through, and nothing of how it was drawn. Without a fixed seed, and with one scale, it
-        is discrete noise from a keystream (:mod:`splitvfl.privacy.sampling`).
+        is discrete noise from a keystream (:mod:`splitvfl.learning.discrete_noise`).
 
         Args:
             message: Floating point, ``(n, …)``.

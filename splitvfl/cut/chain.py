@@ -44,11 +44,11 @@ from splitvfl.hooks import (
     unused,
 )
 from splitvfl.leakage.judging import Handle
+from splitvfl.learning.discrete_noise import Keystream
 from splitvfl.learning.label_gradients import Drawn, LabelGradients
 from splitvfl.learning.precision import widened
 from splitvfl.learning.randomness import derive_seed, entropic_generator
 from splitvfl.learning.sampling import drawing_device
-from splitvfl.privacy.sampling import Keystream
 from splitvfl.system.forks import forks
 from splitvfl.system.pickling import NotPickled
 from splitvfl.team.team import Alone, Team
