@@ -43,7 +43,8 @@ from scripts.bench.measuring import Result, cpu_of_all_processes, main
 from scripts.bench.paillier import Work, draw, naive
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.paillier import generate_keys
-from splitvfl.data import VerticalData, load
+from splitvfl.data.columns import VerticalData
+from splitvfl.data.load import load
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.hybrid import Hybrid
 from splitvfl.exchange.oracle import Oracle

@@ -21,7 +21,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from splitvfl.data.ingest import IngestStatus
+from splitvfl.data.ingest.progress import IngestStatus
 from splitvfl.report.rows import shown_name
 from splitvfl.run.training import Status
 

@@ -114,9 +114,10 @@ class Trainer(Training):
             predictions.
         batch_size: Records in a step.
         drop_last: Leave out, in every epoch, the records that do not fill a batch.
-        block_rows: Neighbouring records that are shuffled as one, see :class:`splitvfl.data.Batches`; 1 shuffles all.
-        shards: Into how many runs of neighbours the records are divided, see :class:`splitvfl.data.Batches`: the order
-            of that many workers, in one process.
+        block_rows: Neighbouring records that are shuffled as one, see :class:`splitvfl.learning.batches.Batches`; 1
+            shuffles all.
+        shards: Into how many runs of neighbours the records are divided, see
+            :class:`splitvfl.learning.batches.Batches`: the order of that many workers, in one process.
         seed: Order of the records, and every party's randomness in training (dropout).
         noise_seed_for_experiments: Fixed seed of every defense's generator, and of what an exchange draws in secret
             (which records ``hybrid`` uses), for experiments only. Default: seeds from

@@ -20,7 +20,7 @@ from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.records import load_data
 from splitvfl.app.trainer import Trainer
 from splitvfl.config.sections import ExperimentConfig, parse_config
-from splitvfl.data import VerticalData
+from splitvfl.data.columns import VerticalData
 from splitvfl.defenses import AsymmetricResponse, GaussianIR, Rounding
 from splitvfl.errors import ArgumentError, ConfigError, SplitVFLError
 from splitvfl.exchange.base import Exchange

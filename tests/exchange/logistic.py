@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from splitvfl.data import PartyData, Records
-from splitvfl.data.columns import Columns
+from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.paillier import InsecureEncryption
 from splitvfl.hooks import Defense

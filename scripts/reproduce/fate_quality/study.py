@@ -21,8 +21,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, precision_score, recall_score, roc_auc_score, roc_curve
 from torch import nn
 
-from splitvfl.data import load
 from splitvfl.data.columns import Columns, PartyData, Records
+from splitvfl.data.load import load
 from splitvfl.exchange.base import Approximation, Exchange
 from splitvfl.exchange.prediction import predict
 from splitvfl.learning.tasks import Binary
