@@ -452,19 +452,6 @@ class Assembly:
         )
 
 
-def choose_device(name: str) -> torch.device:
-    """Return the device: ``"auto"`` takes CUDA where there is one.
-
-    Raises:
-        ConfigError: If CUDA is asked for and there is none, or there is no such name.
-    """
-    if name not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"train.device: expected auto, cpu or cuda, got {name!r}")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("train.device: cuda was asked for, but torch finds no CUDA device; use auto or cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
-
-
 def _is_built_in(model: nn.Module) -> bool:
     return type(model).__module__.startswith("splitvfl.")
 

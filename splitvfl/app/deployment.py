@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from splitvfl.app.addresses import AddressBook
-from splitvfl.app.assembly import Assembly, choose_device
+from splitvfl.app.assembly import Assembly
 from splitvfl.app.beginning import Beginning, with_ids_of
 from splitvfl.app.column_auditing import live_readers, message_size
 from splitvfl.app.data_summary import own_summary_of
@@ -80,6 +80,7 @@ from splitvfl.leakage.judging import Leak
 from splitvfl.leakage.shown_records import save_shown
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
+from splitvfl.learning.devices import choose_device
 from splitvfl.learning.precision import narrow_dtype
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.schedule import Schedule

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from splitvfl.app.assembly import Assembly, choose_device
+from splitvfl.app.assembly import Assembly
 from splitvfl.app.beginning import Beginning, with_ids_of
 from splitvfl.app.column_auditing import experiment_attacks, message_size
 from splitvfl.app.data_summary import summary_of
@@ -53,6 +53,7 @@ from splitvfl.errors import ConfigError, DataError
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE, Reconstruction
 from splitvfl.leakage.shown_records import save_shown
+from splitvfl.learning.devices import choose_device
 from splitvfl.learning.precision import narrow_dtype
 from splitvfl.party.direction import awaits_direction, check_awaited
 from splitvfl.party.party import ActiveParty, PassiveParty

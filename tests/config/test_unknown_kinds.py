@@ -18,7 +18,6 @@ import pytest
 import torch
 from pydantic import create_model
 
-from splitvfl.app.assembly import choose_device
 from splitvfl.app.models import Models
 from splitvfl.app.noise_plans import plan_of
 from splitvfl.config.named import Named
@@ -43,6 +42,7 @@ from splitvfl.errors import ArgumentError, ConfigError, DataError, HookError, Pr
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.handshake import agreed_settings
 from splitvfl.exchange.noise import NoiseSettings
+from splitvfl.learning.devices import choose_device
 from splitvfl.learning.precision import narrow_dtype
 from splitvfl.learning.tasks import task_for
 from splitvfl.messaging.messages import dtype_named
