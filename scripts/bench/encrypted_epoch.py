@@ -41,6 +41,7 @@ import torch
 
 from scripts.bench.measuring import Result, cpu_of_all_processes, main
 from scripts.bench.paillier import Work, draw, naive
+from splitvfl.app.trainer import Trainer
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.paillier import generate_keys
 from splitvfl.data.columns import VerticalData
@@ -57,7 +58,6 @@ from splitvfl.messaging.messages import Message, encode
 from splitvfl.models import Linear, LinearTop, logistic_loss
 from splitvfl.models.sigmoid_coefficients import Approximation
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.trainer import Trainer
 from splitvfl.run.training import Status
 
 

@@ -239,7 +239,7 @@ def trained(*changes: str, text: str = TEXT, epochs: int = 2) -> tuple[Trainer, 
     config = config_of("train.noise_seed_for_experiments=5", *changes, text=text)
     crossed: list[Message] = []
     trainer = build_trainer(config, load_data(config))
-    trainer._record = crossed.append
+    trainer.record = crossed.append
     trainer.fit(epochs)
     return trainer, crossed
 
@@ -445,7 +445,7 @@ def test_of_a_fixed_seed_no_keystream_is_claimed_and_a_run_without_draws_from_on
     config = config_of(text=PAIR)
     crossed: list[Message] = []
     trainer = build_trainer(config, load_data(config))
-    trainer._record = crossed.append
+    trainer.record = crossed.append
     trainer.fit(1)
     plan = plan_for(data, text=PAIR)
     for kind, sigma in (("activation", plan.passive.sigma), ("gradient", plan.active.sigma / RECORDS)):
