@@ -9,7 +9,7 @@ from splitvfl.app.batching import check_used_once
 from splitvfl.app.hdp_noise import HdpNoise
 from splitvfl.app.hdp_statement import statement
 from splitvfl.app.noise_stream import GRID, Stream
-from splitvfl.data import PartyData
+from splitvfl.data.columns import PartyData
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.base import Exchange

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from splitvfl.app.noise_basis import NoiseBasis
-from splitvfl.data import PartyData
+from splitvfl.data.columns import PartyData
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.base import Exchange
