@@ -124,16 +124,21 @@ def break_each(root: Path, mutations: Sequence[Mutation]) -> tuple[list[Broken |
     return found, problems
 
 
-def missing_tests(root: Path, tests: Iterable[str]) -> list[str]:
-    """Return which tests no file of the tree has, without importing any; values in brackets are left unread."""
-    missing = []
+def missing_tests(root: Path, tests: Iterable[str]) -> dict[str, list[str]]:
+    """Return the tests that a tree does not have, each with the files that have one of its name.
+
+    Nothing is imported. What a test's id has in brackets is left unread.
+    """
+    missing = {}
     for test in sorted(set(tests)):
         file, *names = test.partition("[")[0].split("::")
         body = ast.parse((root / file).read_text(encoding="utf-8")).body if (root / file).is_file() else []
         for name in names:
             body = next((one.body for one in body if isinstance(one, _NAMED) and one.name == name), [])
         if not body or not names:
-            missing.append(test)
+            own = f"def {names[-1] if names else ''}("
+            files = sorted((root / "tests").rglob("test_*.py"))
+            missing[test] = [str(one.relative_to(root)) for one in files if own in one.read_text(encoding="utf-8")]
     return missing
 
 
@@ -296,7 +301,8 @@ def check(root: Path, mutations: Sequence[Mutation], jobs: int) -> tuple[int, li
     """
     broken, problems = break_each(root, mutations)
     tests = sorted({test for mutation in mutations for test in mutation.tests})
-    problems += [f"no such test: {test}" for test in missing_tests(root, tests)]
+    for test, files in missing_tests(root, tests).items():
+        problems.append(f"no such test: {test}" + (f"; one of its name is in {', '.join(files)}" if files else ""))
     if problems:
         return 0, problems
     noticed = 0
