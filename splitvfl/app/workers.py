@@ -25,6 +25,7 @@ from splitvfl.errors import ConfigError
 from splitvfl.hooks import batch_mixing_layer, hook_name, scope_of
 from splitvfl.party.party import ActiveParty, Party
 from splitvfl.party.penalties import NO_PENALTIES_OF_WORKERS
+from splitvfl.run.shared_state import collect_json
 from splitvfl.team.divided import sharded_tables
 from splitvfl.team.team import Alone, Team
 
@@ -287,8 +288,8 @@ def shards_of(config: ExperimentConfig, name: str, team: Team) -> Shards | None:
         return None
     apart = lie_apart(config.data.path)
     own = asdict(facts_of(shard_folder(config, name, team.rank))) if apart else None
-    said = team.collect(json.dumps(own).encode())  # of those whose files say otherwise, too
-    others = [rank for rank, one in enumerate(said) if (json.loads(one) is None) == apart]
+    said = collect_json(team, own)  # of those whose files say otherwise, too
+    others = [rank for rank, one in enumerate(said) if (one is None) == apart]
     if others:
         raise ConfigError(
             f"{config.source}: data.path: worker {team.rank} of {name} has {'a shard' if apart else 'the whole table'},"
@@ -296,7 +297,7 @@ def shards_of(config: ExperimentConfig, name: str, team: Team) -> Shards | None:
         )
     if not apart:
         return None
-    return replace(checked_sizes([ShardFacts(**json.loads(one)) for one in said]), here=team.rank)
+    return replace(checked_sizes([ShardFacts(**one) for one in said]), here=team.rank)
 
 
 def shards_to_try(config: ExperimentConfig, name: str) -> Shards | None:
