@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from splitvfl import SplitModel
+from splitvfl.app.trainer import Trainer
 from splitvfl.attacks import GradientClassifierAttack, NormAttack
 from splitvfl.config.registry import SUPPLIED, arguments_of, built_in
 from splitvfl.cut.layer import CutLayer
@@ -38,7 +39,6 @@ from splitvfl.learning.tasks import Binary
 from splitvfl.models import MLP, Linear, LinearTop, PCARecipe, glm_loss, logistic_loss
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.penalties import DistanceCorrelation
-from splitvfl.run.trainer import Trainer
 from splitvfl.sklearn import SplitClassifier, SplitRegressor
 from tests.builders import (
     ACTIVE,

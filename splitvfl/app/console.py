@@ -24,7 +24,7 @@ from rich.text import Text
 from splitvfl.report.rows import shown_name
 
 if TYPE_CHECKING:
-    from splitvfl.data.ingest import IngestStatus
+    from splitvfl.data.ingest.progress import IngestStatus
     from splitvfl.run.training import Status
 
 # Seconds between two plain lines: a log file of a long run stays readable.

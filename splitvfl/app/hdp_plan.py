@@ -10,7 +10,7 @@ from splitvfl.app.hdp_noise import HdpNoise
 from splitvfl.app.hdp_statement import statement
 from splitvfl.app.noise_stream import GRID, Stream
 from splitvfl.config.registry import built_in
-from splitvfl.data import PartyData
+from splitvfl.data.columns import PartyData
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.base import Exchange
 from splitvfl.hooks import At, Defense, Phase

@@ -13,7 +13,7 @@ from typing import Any
 
 from splitvfl.app.noise_basis import NoiseBasis
 from splitvfl.config.registry import built_in
-from splitvfl.data import PartyData
+from splitvfl.data.columns import PartyData
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.noise import NoiseSettings

@@ -329,11 +329,6 @@ def shards_not_here(config: ExperimentConfig, name: str) -> list[str]:
     ]
 
 
-def part_of(count: int, team: Team) -> range:
-    """Return the positions of this worker's part of so many records."""
-    return range(team.rank * count // team.size, (team.rank + 1) * count // team.size)
-
-
 def folder_of(folder: Path, team: Team) -> Path:
     """Return where a worker keeps what is its own: worker 0 in the run's folder, every other one within it."""
     return folder if team.rank == 0 else folder / f"worker-{team.rank}"

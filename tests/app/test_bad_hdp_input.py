@@ -20,9 +20,9 @@ import torch
 
 import splitvfl
 from splitvfl.cli import main
-from splitvfl.data import Batches
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ArgumentError, DataError, PrivacyError, SplitVFLError
+from splitvfl.learning.batches import Batches
 from splitvfl.learning.glm_losses import GammaLoss, PoissonLoss
 from splitvfl.privacy import (
     GaussianMessages,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from splitvfl.attacks import StackedEpochsAttack, stack_epochs, two_mean_labels
 from splitvfl.attacks.stacked_epochs import EpochBatch, _epochs, _equations, _System
-from splitvfl.data import load
+from splitvfl.data.load import load
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import View
 from splitvfl.learning.losses import Approximation

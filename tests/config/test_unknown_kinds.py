@@ -40,7 +40,6 @@ from splitvfl.data.schema import LabelSchema, SplitRule
 from splitvfl.data.vocabulary import category_type
 from splitvfl.errors import ArgumentError, ConfigError, DataError, HookError, ProtocolError
 from splitvfl.exchange.base import Exchange
-from splitvfl.exchange.handshake import agreed_settings
 from splitvfl.exchange.noise import NoiseSettings
 from splitvfl.learning.devices import choose_device
 from splitvfl.learning.precision import narrow_dtype
@@ -51,6 +50,7 @@ from splitvfl.models import Linear
 from splitvfl.party.attaching import attach_defense
 from splitvfl.privacy import sign_attack_horizon
 from splitvfl.run import alignment as aligning
+from splitvfl.run.plan import TrainingPlan
 from tests.builders import active_party, party_data
 
 TEXT = """
@@ -141,17 +141,7 @@ UNKNOWN: dict[str, tuple[type[BaseException] | tuple[type[BaseException], ...], 
     "precision": (ArgumentError, lambda: narrow_dtype("fp8")),
     "agreed precision": (
         ArgumentError,
-        lambda: agreed_settings(
-            batch_size=1,
-            drop_last=False,
-            block_rows=1,
-            seed=0,
-            evaluate_every=1,
-            early_stopping=None,
-            exchange={},
-            autocast=None,
-            wire=torch.float16,
-        ),
+        lambda: TrainingPlan(wire=torch.float16).terms(),
     ),
     "dtype on the wire": (ProtocolError, lambda: dtype_named("float8")),
     "task": (ArgumentError, lambda: task_for("ranking")),

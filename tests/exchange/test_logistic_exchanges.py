@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from splitvfl.app.trainer import Trainer
 from splitvfl.attacks import LabelSumAttack, NormAttack, ResidueSolvingAttack
 from splitvfl.defenses import Isotropic, MemoisedResponse
 from splitvfl.errors import ConfigError, CryptoError, DataError
@@ -26,7 +27,6 @@ from splitvfl.learning.tasks import Binary
 from splitvfl.messaging.messages import Message
 from splitvfl.models import MLP, Linear, LinearTop, logistic_loss
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.trainer import Trainer
 from tests.exchange.logistic import (
     BATCH,
     SHORT,
