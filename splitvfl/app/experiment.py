@@ -23,7 +23,7 @@ from splitvfl.app.exchanges import said_before
 from splitvfl.app.few_known import said_of_few_known
 from splitvfl.app.joining import with_own_model
 from splitvfl.app.label_horizon import LabelHorizon, before, observed_horizon, outcome
-from splitvfl.app.reconstruction import reconstruct_listed
+from splitvfl.app.reconstruction_figures import reconstruct_listed
 from splitvfl.app.records import in_words_of, load_data
 from splitvfl.app.run_folder import (
     CONFIG_FILE,
