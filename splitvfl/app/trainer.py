@@ -170,7 +170,8 @@ class Trainer(trainer.Trainer):
             autocast=autocast,
             wire=wire,
         )
-        account, self.noise_notes = None, ()
+        account = None
+        self.noise_notes: tuple[str, ...] = ()
         if plan.noise_epochs is not None:
             # Knows models and defenses, and is imported where there is noise.
             from splitvfl.app.python_noise import calculated
