@@ -31,7 +31,8 @@ from torch import Tensor
 
 from scripts.bench.measuring import Result, main
 from splitvfl.app.trainer import Trainer
-from splitvfl.data import PartyData, Records, VerticalData, load
+from splitvfl.data.columns import PartyData, Records, VerticalData
+from splitvfl.data.load import load
 from splitvfl.hooks import View
 from splitvfl.leakage.judging import ScoreKeeper
 from splitvfl.models import MLP

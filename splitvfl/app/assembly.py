@@ -27,6 +27,7 @@ from splitvfl.hooks import At, Attack, Defense, Weighed, hook_name, placed
 from splitvfl.leakage.judging import task_name
 from splitvfl.learning.batches import BLOCK_ROWS
 from splitvfl.learning.defaults import suggested_batch_size
+from splitvfl.learning.devices import choose_device
 from splitvfl.learning.optimizers import (
     EMBEDDING_OPTIMIZERS,
     PerParameter,
@@ -467,19 +468,6 @@ class Assembly:
             solvable=list(run.solvable),
             privacy=[] if run.account is None else [SpentPrivacy.of(*each) for each in run.account.everything()],
         )
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device: ``"auto"`` takes CUDA where there is one.
-
-    Raises:
-        ConfigError: If CUDA is asked for and there is none, or there is no such name.
-    """
-    if name not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"train.device: expected auto, cpu or cuda, got {name!r}")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("train.device: cuda was asked for, but torch finds no CUDA device; use auto or cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def _is_built_in(model: nn.Module) -> bool:

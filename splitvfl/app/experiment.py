@@ -48,7 +48,7 @@ from splitvfl.config.sections import (
 )
 from splitvfl.config.yaml import Document
 from splitvfl.cut.memoised import KEY_BYTES, MemoisedNoise, check_memoised
-from splitvfl.data import VerticalData
+from splitvfl.data.columns import VerticalData
 from splitvfl.errors import ConfigError, DataError
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE, Reconstruction

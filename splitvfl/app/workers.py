@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import torch
 
-from splitvfl.app.assembly import choose_device
 from splitvfl.app.records import shard_folder, shard_here
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import Shards
@@ -23,6 +22,7 @@ from splitvfl.data.digests import SCHEMA
 from splitvfl.data.shards import ShardFacts, checked_sizes, facts_of, lie_apart
 from splitvfl.errors import ConfigError
 from splitvfl.hooks import batch_mixing_layer, hook_name, scope_of
+from splitvfl.learning.devices import choose_device
 from splitvfl.party.party import ActiveParty, Party
 from splitvfl.party.penalties import NO_PENALTIES_OF_WORKERS
 from splitvfl.team.divided import sharded_tables

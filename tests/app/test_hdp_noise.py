@@ -22,7 +22,7 @@ from splitvfl.app.noise_stream import Stream
 from splitvfl.app.records import load_data
 from splitvfl.cli import main
 from splitvfl.config.sections import ExperimentConfig, parse_config
-from splitvfl.data import PartyData, VerticalData
+from splitvfl.data.columns import PartyData, VerticalData
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ConfigError, DataError
 from splitvfl.exchange.noise import HdpNoiseSettings

@@ -15,7 +15,7 @@ from splitvfl.app.noise import NoisePlan
 from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.records import load_data
 from splitvfl.config.sections import ExperimentConfig, parse_config
-from splitvfl.data import PartyData, VerticalData
+from splitvfl.data.columns import PartyData, VerticalData
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.taylor import Taylor

@@ -20,7 +20,7 @@ from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.records import load_data
 from splitvfl.app.trainer import Trainer
 from splitvfl.config.sections import ExperimentConfig, parse_config
-from splitvfl.data import VerticalData
+from splitvfl.data.columns import VerticalData
 from splitvfl.defenses import AsymmetricResponse, GaussianIR, Rounding
 from splitvfl.errors import ArgumentError, ConfigError, SplitVFLError
 from splitvfl.exchange.base import Exchange
@@ -28,11 +28,11 @@ from splitvfl.exchange.noise import HdpNoiseSettings, NoiseSettings, SumNoiseSet
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.split import Split
 from splitvfl.exchange.taylor import Taylor
+from splitvfl.learning.glm_losses import LeastSquaresLoss
 from splitvfl.learning.optimizers import ProximalSGD, fused_adam, sgd
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.tasks import Binary, Regression, Task
 from splitvfl.models import MLP, Linear, LinearTop, logistic_loss
-from splitvfl.models.glm_losses import LeastSquaresLoss
 from splitvfl.models.linear import LogisticRegressionRecipe
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy import tight_hdp_sensitivity

@@ -30,7 +30,7 @@ from splitvfl.app.trainer import Trainer
 from splitvfl.cli import main
 from splitvfl.config.sections import load_config
 from splitvfl.data.doubts import DoubtWarning
-from splitvfl.data.ingest import ingest_like
+from splitvfl.data.ingest.run import ingest_like
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError, DriftError
 from splitvfl.learning.losses import Logistic
 from splitvfl.learning.randomness import PartyRandom

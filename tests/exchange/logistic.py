@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.app.trainer import Trainer
-from splitvfl.data import PartyData, Records
-from splitvfl.data.columns import Columns
+from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.paillier import InsecureEncryption
 from splitvfl.hooks import Defense

@@ -30,8 +30,8 @@ from splitvfl.attacks import (
     equations,
     least_squares,
 )
-from splitvfl.data import load
 from splitvfl.data.columns import Columns, PartyData
+from splitvfl.data.load import load
 from splitvfl.data.transform import Transform, flip, random_rotation
 from splitvfl.defenses import Rounding, ScoreNoise, noise_direction
 from splitvfl.errors import HookError

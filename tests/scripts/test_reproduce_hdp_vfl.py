@@ -30,8 +30,7 @@ from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.records import load_data
 from splitvfl.app.trainer import Trainer
 from splitvfl.config.sections import ExperimentConfig, parse_config
-from splitvfl.data import PartyData, VerticalData
-from splitvfl.data.columns import Columns, Records
+from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.oracle import Oracle
