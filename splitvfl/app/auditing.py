@@ -144,7 +144,6 @@ def audit_experiment(
     trainer = Experiment(config, bench).trainer()
     assembly = Assembly(config, bench.data.active)
     train, active = config.train, trainer.active
-    trainer.exchange.plan_run(active, epochs=train.epochs)
     placed_here = [placed(hook.made("defenses", config.folder)) for hook in config.defenses]
     around = _surroundings(config, trainer)
     coins = coins_of(config, bench, shows_gradients=assembly.exchange.shows_gradients(), canaries=canaries)

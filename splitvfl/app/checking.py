@@ -112,7 +112,6 @@ def _try_parts(
     experiment = Experiment(config, Workbench(data, {}))
     trainer = experiment.trainer(going_on)
     epochs = config.train.epochs
-    trainer.exchange.plan_run(trainer.active, epochs=epochs)
     _tell_all(tell, said_before(trainer.exchange, trainer.active, epochs=epochs))
     _tell_all(tell, list(experiment.few_known(trainer)))
     _tell_all(tell, experiment.noise_notes())

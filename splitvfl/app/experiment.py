@@ -181,10 +181,11 @@ class Experiment:
             )
 
     def trainer(self, folder: Path | None = None) -> Trainer:
-        """Return a new trainer, which keeps nothing without a folder.
+        """Return a new trainer, whose defenses know what the run will be; it keeps nothing without a folder.
 
         Raises:
-            ConfigError: If parts do not fit together.
+            ConfigError: If parts do not fit together, a defense cannot keep what it promises of the run, or the agreed
+                limit is too low for its noise.
             PrivacyError: If nothing bounds a message that is to be bounded.
         """
         config, assembly = self._config, self._assembly
@@ -204,6 +205,7 @@ class Experiment:
         active.score_noise = self._score_noise(active)
         trainer.made_by = self._made_by()
         trainer.account = assembly.budget()
+        trainer.exchange.plan_run(active, epochs=config.train.epochs)
         return trainer
 
     @property
@@ -454,7 +456,6 @@ def run_experiment(
     experiment = Experiment(config, bench)
     trainer = experiment.trainer(folder)
     trainer.notify = notify
-    trainer.exchange.plan_run(trainer.active, epochs=train.epochs)
     trainer.watch.known = bench.known
     observed, agreed = experiment.horizons(trainer)  # of the first weights, also where the run goes on
     trainer.solvable, said_of_labels = experiment.solving(trainer, observed)
