@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from splitvfl.app.console import in_width
 from splitvfl.cli.console import ExperimentFile, Overrides, command_line, next_steps, output_console, say
 from splitvfl.data.spelling import as_flag, settings_written
 from splitvfl.errors import ConfigError, printable
@@ -66,7 +65,7 @@ def init(
         file.write(made.text.encode())
     for line in made.said:
         _tell_in_width(line)
-    with in_words_of(made.config):
+    with in_words_of(made.config.data, made.config.parties):
         for line in summary_of(made.data):
             _tell_in_width(line)
     print(f"{path}: correct there what was guessed wrong")
@@ -128,9 +127,11 @@ def check(
             folder,
             connect_s=wait if connect else None,
             tell=_tell_in_width,
-            worker=worker_started(config),
+            worker=worker_started(config.team.workers, config.source),
         )
-        what = "party" if takes_part_in_training(config, name) else "predict"
+        what = (
+            "party" if takes_part_in_training(name, config.parties, config.exchange.factory.third_party) else "predict"
+        )
         command = command_line(
             what, experiment, *(overrides or []), "--as", name, *(folder_flag if what == "party" else ())
         )
@@ -146,6 +147,8 @@ def check(
 
 
 def _tell_in_width(line: str) -> None:
+    from splitvfl.app.console import in_width
+
     say(in_width(line, output_console().width))
 
 

@@ -25,7 +25,7 @@ from splitvfl.app.records import load_data
 from splitvfl.app.run_folder import check_folder
 from splitvfl.app.sum_noise import SumNoisePlan
 from splitvfl.config.sections import ExperimentConfig, parse_config
-from splitvfl.data import VerticalData
+from splitvfl.data.columns import VerticalData
 from splitvfl.errors import ConfigError, ReplayError
 from splitvfl.exchange.residue import Residue
 from splitvfl.report.summary import read_summary
@@ -281,7 +281,7 @@ def test_an_audit_recomputes_its_delta_and_names_what_it_rests_on(seeded: bool, 
 
 def test_an_audit_notices_noise_that_is_half_of_what_is_needed(folder: Path, data: VerticalData) -> None:
     plan, config = plan_for(folder, data), config_of(folder)
-    trained = NoisyTraining(config, Assembly(config, data.active).exchange, [], roles=("active",))
+    trained = NoisyTraining(config.active, config.train, Assembly(config, data.active).exchange, [], roles=("active",))
     halved = replace(plan, once=plan.once.with_sigma(plan.once.sigma / 2))
     (claim,) = audit_plan(halved, trained).claims
     assert claim.verdict == "violated"
