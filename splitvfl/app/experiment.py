@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from splitvfl.app.assembly import Assembly
@@ -66,6 +66,7 @@ from splitvfl.run.trainer import MadeBy, Trainer
 from splitvfl.run.training import TrainingProgress
 from splitvfl.system.folder_lock import locked
 from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder
+from splitvfl.system.untrusted_files import write_whole
 from splitvfl.wording import shown
 
 if TYPE_CHECKING:
@@ -547,10 +548,7 @@ def _save_weights(trainer: Trainer, folder: Path) -> None:
         for model, what in zip(party.models, ("", ".private-top"), strict=False):
             weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
             path = folder / f"{party.name}{what}.safetensors"
-            draft = path.with_name(f".{path.name}")
-            draft.unlink(missing_ok=True)  # a link would be written through
-            save_file(weights, draft)
-            draft.replace(path)  # until now the earlier weights stay
+            write_whole(path, save(weights), flush=False)
 
 
 @dataclass(frozen=True)

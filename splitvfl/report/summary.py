@@ -25,7 +25,7 @@ from splitvfl.privacy.statement import Relation
 from splitvfl.report.provenance import BEGUN_FILE, Provenance
 from splitvfl.report.releases import releases, said_of
 from splitvfl.run.replacement import is_unsettled
-from splitvfl.system.untrusted_files import UntrustedFile, indented, refuse_links, write_whole
+from splitvfl.system.untrusted_files import UntrustedFile, refuse_links, write_json
 
 FILE_NAME = "summary.json"
 GOAL = 0.6
@@ -543,7 +543,7 @@ class RunSummary:
         There it holds the errors of answering means, and so the means of that party's own columns.
         """
         shown = self if self.provenance is None else replace(self, provenance=replace(self.provenance, same_data=""))
-        write_whole(folder / FILE_NAME, indented(shown), mode=0o600 if self.own_columns else 0o666)
+        write_json(folder / FILE_NAME, shown, end=b"", mode=0o600 if self.own_columns else 0o666)
 
 
 def read_summary(folder: Path) -> RunSummary:
@@ -557,12 +557,9 @@ def read_summary(folder: Path) -> RunSummary:
         raise CheckpointError(f"{folder}: there is no such folder; name that of a finished run, or one that holds some")
     refuse_links(folder)
     anew = "leave this run out, get the file anew from whoever gave it to you, or run the experiment with --overwrite"
-    file = UntrustedFile(path=path, remedy=anew)
-    found = file.json(RunSummary, sanitise=True)
+    found = UntrustedFile(path=path, remedy=anew).json(RunSummary, sanitise=True, wrong_in=_wrong_in)
     if found is None:
         raise CheckpointError(f"{folder} holds no finished run: there is no {FILE_NAME}; {how_to_go_on(folder)}")
-    if wrong := _wrong_in(found):
-        raise file.refused(wrong)
     released = said_of(releases(folder))
     found = replace(found, notes=[*found.notes, *released], released=released)
     if found.provenance is None:

@@ -7,7 +7,6 @@ number of times ends with the weights of an undisturbed one.
 
 from __future__ import annotations
 
-import json
 import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +40,7 @@ from splitvfl.run.party_folder import KEPT_CHECKPOINTS, PartyFolder
 from splitvfl.run.party_training import ActiveTraining, P, PartyTraining, PassiveTraining
 from splitvfl.run.replay import JOURNAL, ReplayJournal
 from splitvfl.run.session import meet_until_done
-from splitvfl.run.shared_state import with_shared, without_shared, without_the_others
+from splitvfl.run.shared_state import collect_json, with_shared, without_shared, without_the_others
 from splitvfl.run.teamwork import TeamMeeting, check_replicas, telling
 from splitvfl.run.training import Training, TrainingProgress
 from splitvfl.team.team import Alone, Team
@@ -321,10 +320,8 @@ class PartyRun(Training, Generic[P]):
         own = self._folder.held()
         if self.team.size == 1:
             return own
-        said = self.team.collect(json.dumps([own.run, own.steps]).encode())
         held = {}
-        for rank, content in enumerate(said):
-            run, steps = json.loads(content)
+        for rank, (run, steps) in enumerate(collect_json(self.team, [own.run, own.steps])):
             held[f"worker {rank} of {self.name}"] = HeldCheckpoints(run, tuple(steps))
         return held_by_all(held)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import msgspec
 from splitvfl.errors import CheckpointError
 from splitvfl.exchange.handshake import HeldCheckpoints
 from splitvfl.run import checkpoint
-from splitvfl.system.untrusted_files import UntrustedFile, write_whole
+from splitvfl.system.untrusted_files import UntrustedFile, write_json
 
 FAREWELL_FILE = "farewell.json"
 """Written when nobody needs this party any more."""
@@ -65,7 +64,7 @@ class PartyFolder:
             CheckpointError: If that cannot be written.
         """
         try:
-            write_whole(self._farewell, (json.dumps({"run": run, "step": step}) + "\n").encode(), mode=0o666)
+            write_json(self._farewell, _Farewell(run, step), indent=0, mode=0o666)
         except OSError as error:
             raise CheckpointError(f"cannot write {self._farewell}: {error}") from error
 
