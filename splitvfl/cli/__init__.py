@@ -19,8 +19,10 @@ from splitvfl.app.log_file import STANDARD_ERROR, LogLevel, logging_to, refused_
 from splitvfl.cli import (
     auditing,
     beginning,
+    comparing,
     forecasting,
     partners,
+    party,
     prediction,
     reading,
     reconstruction,
@@ -129,16 +131,16 @@ def options(
 
 # In the order in which --help lists them.
 app.callback()(options)
-app.command()(training.demo)
+app.command()(comparing.demo)
 app.command()(beginning.examples)
 app.command()(beginning.init)
 app.command()(beginning.check)
 app.command()(training.train)
-app.command()(training.party)
+app.command()(party.party)
 app.command()(prediction.predict)
 app.command()(prediction.distill)
 app.command()(serving.serve)
-app.command()(training.compare)
+app.command()(comparing.compare)
 app.command(name="list")(reading.list_)
 app.command()(reading.schema)
 app.command()(reading.report)
