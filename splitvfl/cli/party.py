@@ -26,7 +26,7 @@ from splitvfl.errors import ConfigError
 from splitvfl.system.signals import wait_for_a_signal
 
 if TYPE_CHECKING:
-    from splitvfl.config.sections import ExperimentConfig
+    from splitvfl.config.sections import ExchangeSection
     from splitvfl.report.summary import RunSummary
 
 
@@ -84,7 +84,7 @@ def _train_as_party(
     config = load_config(experiment, overrides)
     name = config.own_name(as_)
     if fail_above is not None:
-        _check_solving(config, name, fail_above)
+        _check_solving(config.exchange, name, config.active, fail_above)
     if name == config.exchange.factory.third_party:
         served = coordinator_run(config, notify=tell)
         with told_if_stopped("start it again with the same command"):
@@ -147,16 +147,16 @@ def _print_own_columns(summary: RunSummary) -> None:
         console.print(Text(line))
 
 
-def _check_solving(config: ExperimentConfig, name: str, highest: float) -> None:
+def _check_solving(exchange: ExchangeSection, name: str, active: str, highest: float) -> None:
     """Refuse a check of one party that could not fail, before anybody is met."""
     check_highest(highest)
-    if name != config.active:
+    if name != active:
         raise ConfigError(
             f"--fail-above: {name} has no labels, and does not know what others can solve for; give it at "
-            f"{config.active}, and leave it out here"
+            f"{active}, and leave it out here"
         )
-    if not config.exchange.factory.sums_only or config.exchange.factory.draws_records:
+    if not exchange.factory.sums_only or exchange.factory.draws_records:
         raise ConfigError(
-            f"--fail-above: in exchange {config.exchange.name} no labels are solved for from sums of a batch, so that "
+            f"--fail-above: in exchange {exchange.name} no labels are solved for from sums of a batch, so that "
             "there is nothing to check before training; leave it out"
         )

@@ -27,7 +27,7 @@ from splitvfl.errors import ConfigError
 
 # Commands import what they need when they run: --help and list do not wait for torch.
 if TYPE_CHECKING:
-    from splitvfl.config.sections import ExperimentConfig
+    from splitvfl.config.sections import ExchangeSection
     from splitvfl.privacy import Solvable
     from splitvfl.report.summary import RunSummary
 
@@ -68,7 +68,7 @@ def train(
 
     config = load_config(experiment, overrides or [])
     if fail_above is not None:
-        _check_leak_check(config, fail_above)
+        _check_leak_check(config.exchange, fail_above, measured=config.audited or bool(config.attacks))
     folder = out or Path("runs") / config.name
     again = command_line("train", experiment, *(overrides or []), "--out", folder, "--resume")
     told: set[str] = set()
@@ -146,15 +146,15 @@ def check_highest(highest: float) -> None:
         raise ConfigError(f"--fail-above: expected a leak AUC from 0.5 (blind) to below 1 (every label), got {highest}")
 
 
-def _check_leak_check(config: ExperimentConfig, highest: float) -> None:
+def _check_leak_check(exchange: ExchangeSection, highest: float, *, measured: bool) -> None:
     """Refuse a check that could not fail, before anything is trained."""
     check_highest(highest)
-    if config.exchange.factory.one_way:
+    if exchange.factory.one_way:
         raise ConfigError(
-            f"--fail-above: in exchange {config.exchange.name} no message of training depends on labels, so that there "
+            f"--fail-above: in exchange {exchange.name} no message of training depends on labels, so that there "
             "is nothing to check; leave it out"
         )
-    if not config.audited and not config.attacks:
+    if not measured:
         raise ConfigError("--fail-above: audit is false and there are no attacks, so that nothing would be measured")
 
 
