@@ -53,7 +53,7 @@ REACH = {
     "run.trainer": 31_700,  # Trainer
     "cli.training": 61_900,
     "cli.prediction": 49_100,
-    "cli.serving": 47_700,
+    "cli.serving": 47_800,
 }
 
 # Arguments of public functions, methods and constructors outside the command line.
@@ -61,10 +61,10 @@ MANY_PARAMETERS = 8
 CALLABLES_WITH_MANY_PARAMETERS = 22
 
 METHODS = 61  # of one class, with those that it inherits from others of the package
-HOLDERS_OF_THE_WHOLE_CONFIG = 150  # functions that take an ExperimentConfig, and types that have one
+HOLDERS_OF_THE_WHOLE_CONFIG = 60  # functions that take an ExperimentConfig, and types that have one
 ARROWS = 175  # from one folder to another whose modules it imports
 
-WHY = "A ceiling that rises is explained: say in the commit what its readers get for it. Above it"
+WHY = "Take something away, or explain in the commit what a higher ceiling buys the reader."
 
 
 @dataclass
@@ -167,11 +167,17 @@ def _keeps(node: ast.ClassDef) -> bool:
         arguments = (*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs)
         whole = {argument.arg for argument in arguments if _is_whole(argument.annotation)}
         for item in ast.walk(method) if whole else ():
-            targets = item.targets if isinstance(item, ast.Assign) else [getattr(item, "target", None)]
-            value = getattr(item, "value", None)
-            if isinstance(targets[0], ast.Attribute) and isinstance(value, ast.Name) and value.id in whole:
+            if not isinstance(item, (ast.Assign, ast.AnnAssign)):
+                continue
+            target = item.targets[0] if isinstance(item, ast.Assign) else item.target
+            pairs = zip(_parts(target), _parts(item.value), strict=False)
+            if any(isinstance(name, ast.Attribute) and getattr(value, "id", None) in whole for name, value in pairs):
                 return True
     return False
+
+
+def _parts(expression: ast.expr | None) -> list[ast.expr | None]:
+    return [*expression.elts] if isinstance(expression, ast.Tuple) else [expression]
 
 
 def room_of(name: str) -> str:
@@ -302,7 +308,7 @@ class Run(read.Base):
 
 class Kept:
     def __init__(self, config: ExperimentConfig) -> None:
-        self._config: ExperimentConfig = config
+        self.a, self._config = 1, config
 
     def told(self, value: int) -> None:
         """Words."""

@@ -17,6 +17,7 @@ import msgspec
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import PartyData
 from splitvfl.data.id_rules import FIRST_RULE, ID_RULE, RuleVersion, SplitBy
+from splitvfl.data.schema import Role
 from splitvfl.report.provenance import (
     BEGUN_FILE,
     PartyRecord,
@@ -136,21 +137,29 @@ class Beginning:
             train=own.training_records,
             test=own.test_records,
             held_out=held_out,
-            parties={name: self._record(config, data, digests[name]) for name, data in parties.items()},
+            parties={
+                name: self._record(config.parties[name].role, data, digests[name]) for name, data in parties.items()
+            },
             same_data=identity,
         )
 
-    def _record(self, config: ExperimentConfig, data: PartyData, digests: Mapping[str, str]) -> PartyRecord:
+    def _record(self, role: Role, data: PartyData, digests: Mapping[str, str]) -> PartyRecord:
         shown = {what: keyed(digest, key=self.key, what=f"{data.name}/{what}") for what, digest in digests.items()}
-        return PartyRecord(config.parties[data.name].role, data.width, len(data.field_sizes), shown)
+        return PartyRecord(role, data.width, len(data.field_sizes), shown)
 
 
-def with_ids_of(config: ExperimentConfig, folder: Path) -> ExperimentConfig:
+def with_ids_of(config: ExperimentConfig, folder: Path | None) -> ExperimentConfig:
     """Return the experiment of a run that a folder holds, whose ids are read as they were when it began.
+
+    Args:
+        config: The experiment.
+        folder: The run's; ``None``: it has not begun.
 
     Raises:
         CheckpointError: If the note of its beginning is damaged.
     """
+    if folder is None:
+        return config
     begun = Beginning.read(folder / BEGUN_FILE)
     if begun is None:
         return config.keeping_ids(FIRST_RULE, "labels")

@@ -234,7 +234,7 @@ class Deployment:
 
     def told_before(self) -> list[str]:
         """Return what is to be said before the first step, in sentences."""
-        with in_words_of(self._config):
+        with in_words_of(self._config.data, self._config.parties):
             about = own_summary_of(self.own.data, self.own.task)
         agreed = self.assembly.agreed_horizon(self.own.data.training_records, self.own.task)
         records = self.own.data.train.count
@@ -246,17 +246,19 @@ class Deployment:
 
         A passive party knows its own features alone, and the label owner its own.
         """
-        width, run = self.own.data.width, (self._config, self.assembly, self._batches)
+        width = self.own.data.width
         if self.name == self._config.active:
-            return said_to_label_owner(*run, own_features=width)
-        return said_of_columns(solvable_columns(*run, {self.name: width}, own_features=None))
+            partners = [name for name in self._config.parties if name != self.name]
+            return said_to_label_owner(self.assembly, self._batches, partners, own_features=width)
+        found = solvable_columns(self.assembly, self._batches, {self.name: width}, own_features=None)
+        return said_of_columns(found)
 
     def _own_readers(self) -> list[Attack]:
         """Return what reads what a passive party sends while it trains; the party with labels sends no activation."""
         return (
             []
             if self.name == self._config.active
-            else live_readers(self._config, self.assembly, records=self.own.data.train.count)
+            else live_readers(self.assembly, audited=self._config.audited, records=self.own.data.train.count)
         )
 
     def take_up(
@@ -327,7 +329,7 @@ class Deployment:
         own = self.own
         if own.task is None:
             return None
-        return Solving(self._config, self.assembly, self._batches, task=own.task, own_columns=own.data.width)
+        return Solving(self.assembly, self._batches, task=own.task, own_columns=own.data.width)
 
     def _foreseen(self, solving: Solving, columns: Mapping[str, int]) -> tuple[list[Solvable], list[str]]:
         found = solving.of(columns)
@@ -493,8 +495,8 @@ class Deployment:
         """Make a party one worker of several, with randomness of its own; it gets worker 0's weights at step 0."""
         if self._team.size == 1:
             return
-        check_replicable(party, self._config)
-        for line in said_of_divided(party, self._config):
+        check_replicable(party, self._config.source)
+        for line in said_of_divided(party, self._config.model.recipe):
             self._notify(line)
         seed = self._config.train.private_seed_for_experiments
         if seed is not None and self._team.rank:  # else all would drop out the same places of their rows
@@ -728,7 +730,7 @@ def run_party(
     team = team or Alone()
     folder = folder_of(folder, team)
     with telling(team):
-        shards = shards_of(config, name, team)
+        shards = shards_of(config.data.path, name, team, source=config.source)
     with telling(team), leaving_together(team), after_worker_0(team), locked(folder), closed_for_writing():
         settle(folder, notify=notify)
         going_on = not overwrite and has_checkpoint(folder)

@@ -64,7 +64,7 @@ def init(
         file.write(made.text)
     for line in made.said:
         _tell_in_width(line)
-    with in_words_of(made.config):
+    with in_words_of(made.config.data, made.config.parties):
         for line in summary_of(made.data):
             _tell_in_width(line)
     print(f"{path}: correct there what was guessed wrong")
@@ -126,9 +126,11 @@ def check(
             folder,
             connect_s=wait if connect else None,
             tell=_tell_in_width,
-            worker=worker_started(config),
+            worker=worker_started(config.team.workers, config.source),
         )
-        what = "party" if takes_part_in_training(config, name) else "predict"
+        what = (
+            "party" if takes_part_in_training(name, config.parties, config.exchange.factory.third_party) else "predict"
+        )
         command = command_line(
             what, experiment, *(overrides or []), "--as", name, *(folder_flag if what == "party" else ())
         )

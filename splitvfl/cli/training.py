@@ -31,7 +31,7 @@ from splitvfl.system.signals import wait_for_a_signal
 if TYPE_CHECKING:
     from splitvfl.app.console import RunProgress
     from splitvfl.app.experiment import Variant
-    from splitvfl.config.sections import ExperimentConfig
+    from splitvfl.config.sections import ExchangeSection
     from splitvfl.privacy import Solvable
     from splitvfl.report.summary import RunSummary
     from splitvfl.run.training import TrainingProgress
@@ -129,7 +129,7 @@ def train(
 
     config = load_config(experiment, overrides or [])
     if fail_above is not None:
-        _check_leak_check(config, fail_above)
+        _check_leak_check(config.exchange, fail_above, measured=config.audited or bool(config.attacks))
     folder = out or Path("runs") / config.name
     again = command_line("train", experiment, *(overrides or []), "--out", folder, "--resume")
     told: set[str] = set()
@@ -219,7 +219,7 @@ def _train_as_party(
     config = load_config(experiment, overrides)
     name = config.own_name(as_)
     if fail_above is not None:
-        _check_solving(config, name, fail_above)
+        _check_solving(config.exchange, name, config.active, fail_above)
     if name == config.exchange.factory.third_party:
         served = coordinator_run(config, notify=tell)
         with told_if_stopped("start it again with the same command"):
@@ -416,30 +416,30 @@ def _check_highest(highest: float) -> None:
         raise ConfigError(f"--fail-above: expected a leak AUC from 0.5 (blind) to below 1 (every label), got {highest}")
 
 
-def _check_solving(config: ExperimentConfig, name: str, highest: float) -> None:
+def _check_solving(exchange: ExchangeSection, name: str, active: str, highest: float) -> None:
     """Refuse a check of one party that could not fail, before anybody is met."""
     _check_highest(highest)
-    if name != config.active:
+    if name != active:
         raise ConfigError(
             f"--fail-above: {name} has no labels, and does not know what others can solve for; give it at "
-            f"{config.active}, and leave it out here"
+            f"{active}, and leave it out here"
         )
-    if not config.exchange.factory.sums_only or config.exchange.factory.draws_records:
+    if not exchange.factory.sums_only or exchange.factory.draws_records:
         raise ConfigError(
-            f"--fail-above: in exchange {config.exchange.name} no labels are solved for from sums of a batch, so that "
+            f"--fail-above: in exchange {exchange.name} no labels are solved for from sums of a batch, so that "
             "there is nothing to check before training; leave it out"
         )
 
 
-def _check_leak_check(config: ExperimentConfig, highest: float) -> None:
+def _check_leak_check(exchange: ExchangeSection, highest: float, *, measured: bool) -> None:
     """Refuse a check that could not fail, before anything is trained."""
     _check_highest(highest)
-    if config.exchange.factory.one_way:
+    if exchange.factory.one_way:
         raise ConfigError(
-            f"--fail-above: in exchange {config.exchange.name} no message of training depends on labels, so that there "
+            f"--fail-above: in exchange {exchange.name} no message of training depends on labels, so that there "
             "is nothing to check; leave it out"
         )
-    if not config.audited and not config.attacks:
+    if not measured:
         raise ConfigError("--fail-above: audit is false and there are no attacks, so that nothing would be measured")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from splitvfl.exchange.coordinator import NAME, ThirdParty
 from splitvfl.net.driver import Correspondent, drive
 from splitvfl.net.meeting import Meeting
-from splitvfl.run.meeting_again import meet_until_done
+from splitvfl.run.session import meet_until_done
 
 
 class CoordinatorRun:

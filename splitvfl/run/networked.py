@@ -37,10 +37,10 @@ from splitvfl.net.driver import Correspondent, drive
 from splitvfl.net.meeting import Meeting
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run import checkpoint
-from splitvfl.run.meeting_again import meet_until_done
 from splitvfl.run.party_folder import KEPT_CHECKPOINTS, PartyFolder
 from splitvfl.run.party_training import ActiveTraining, P, PartyTraining, PassiveTraining
 from splitvfl.run.replay import JOURNAL, ReplayJournal
+from splitvfl.run.session import meet_until_done
 from splitvfl.run.shared_state import with_shared, without_shared, without_the_others
 from splitvfl.run.teamwork import TeamMeeting, check_replicas, telling
 from splitvfl.run.training import Training, TrainingProgress

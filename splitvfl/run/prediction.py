@@ -49,8 +49,8 @@ from splitvfl.net.driver import Correspondent, drive
 from splitvfl.party.direction import DIRECTION
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.party.scorer import Scorer
-from splitvfl.run.meeting_again import MeetingPlace, meet_until_done
 from splitvfl.run.replay import ReplayGuard
+from splitvfl.run.session import MeetingPlace, meet_until_done
 from splitvfl.run.trained_halves import TrainedHalves, halves_terms
 
 ROWS: Final = 4096

@@ -16,8 +16,8 @@ from splitvfl.exchange.scoring import COORDINATOR, CoordinatorSide, third_terms
 from splitvfl.messaging.conversation import Half
 from splitvfl.net.driver import Correspondent, drive
 from splitvfl.party.scorer import Scorer
-from splitvfl.run.meeting_again import MeetingPlace, meet_until_done
 from splitvfl.run.replay import ReplayGuard
+from splitvfl.run.session import MeetingPlace, meet_until_done
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import pytest
 from torch import Tensor
 
 from splitvfl.errors import LinkError, TeamError
-from splitvfl.run.meeting_again import meet_until_done
+from splitvfl.run.session import meet_until_done
 from splitvfl.run.teamwork import TeamMeeting
 from splitvfl.team.team import Team
 

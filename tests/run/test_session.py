@@ -9,7 +9,7 @@ import pytest
 
 from splitvfl.errors import LinkError, ProtocolError, ReplayError, SplitVFLError
 from splitvfl.net.driver import Correspondent
-from splitvfl.run.meeting_again import meet_until_done
+from splitvfl.run.session import meet_until_done
 
 
 class Place:
