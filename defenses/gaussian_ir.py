@@ -19,7 +19,7 @@ class GaussianIR:
     when a record is replaced, and ``clip`` when its row is replaced by zeros (up to a few roundings). Which
     ε and δ a sigma buys is answered elsewhere, for that sensitivity; composition over steps is the caller's job. The
     guarantee is about the passive party's record towards whoever receives the activation. Its noise is exact, from a
-    keystream (:mod:`splitvfl.privacy.sampling`), unless an experiment fixed a seed: then it is neither.
+    keystream (:mod:`splitvfl.learning.discrete_noise`), unless an experiment fixed a seed: then it is neither.
 
     The gradient passes straight through: the bottom model is trained as if its activation had been sent unchanged, and
     clipping is not differentiated. A layer that mixes the records of a batch voids the guarantee.

@@ -24,8 +24,8 @@ class Isotropic:
     gradient of the batch's *mean* loss.
 
     A heuristic with no formal guarantee: with ``ratio`` the noise scale itself depends on the batch, and noise averages
-    out over epochs. Where batches are small and a class is rare, the scale tells that a batch holds one of it: at
-    ``ratio`` 20 and batches of 4 to 8 that read labels better than the audit's total says, by up to 0.18. A batch of
+    out over epochs. Where batches are small and a class is rare, the scale tells that a batch holds a record of it,
+    however large the ratio: in batches of 8 with one positive in ten, the noise alone gives an AUC of 0.99. A batch of
     zeros stays zero under ``ratio``. The mean of the gradient is unchanged.
 
     Logs ``power``, the expected squared norm ``width · σ²`` of a row's noise, and ``noise_to_signal``, power over the

@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from splitvfl.claims import Condition
 from splitvfl.defenses.claim_words import ONE_RECORD
 from splitvfl.defenses.row_norms import log_change
-from splitvfl.errors import ArgumentError, PrivacyError
+from splitvfl.errors import ArgumentError, PrivacyError, number
 from splitvfl.hooks import Secrets
 from splitvfl.learning.records import RecordTable
 from splitvfl.privacy import label_success_ceiling
-from splitvfl.privacy.checking import number
 
 CONDITIONS = (
     Condition(

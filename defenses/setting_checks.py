@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from splitvfl.errors import ArgumentError
-from splitvfl.privacy.checking import number
+from splitvfl.errors import ArgumentError, number
 
 
 def check_positive(**settings: float) -> None:

@@ -1,4 +1,4 @@
-"""Types of errors, and how another's text is shown in them.
+"""Types of errors, how another's text is shown in them, and checks of numbers that raise them.
 
 ::
 
@@ -28,8 +28,10 @@ Every message says what was expected, what came, and where.
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 # Control, format and half characters, and what breaks lines: they move the cursor, or turn text round.
@@ -201,3 +203,63 @@ def all_printable(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [all_printable(inner) for inner in value]
     return printable(value) if isinstance(value, str) else value
+
+
+def number(name: str, value: object) -> float:
+    """Return a number as a float.
+
+    Raises:
+        ArgumentError: If it is text, nothing, or a truth value.
+    """
+    if type(value) is float:  # as nearly always, and asking for a Real takes ten times as long
+        return value
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ArgumentError(f"{name} must be a number, got {value!r}")
+    return float(value)
+
+
+def positive(name: str, value: float) -> float:
+    """Return a finite value above 0 as a float.
+
+    Raises:
+        ArgumentError: If it is none.
+    """
+    value = number(name, value)
+    if not (math.isfinite(value) and value > 0):
+        raise ArgumentError(f"{name} must be finite and above 0, got {value!r}")
+    return value
+
+
+def probability(name: str, value: float) -> float:
+    """Return a value strictly between 0 and 1 as a float.
+
+    Raises:
+        ArgumentError: If it is none.
+    """
+    value = number(name, value)
+    if not 0 < value < 1:
+        raise ArgumentError(f"{name} must lie strictly between 0 and 1, got {value!r}")
+    return value
+
+
+def count(name: str, value: int) -> int:
+    """Return a whole number of at least 1.
+
+    Raises:
+        ArgumentError: If it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real) or not value >= 1 or value % 1:
+        raise ArgumentError(f"{name} must be a whole number of at least 1, got {value!r}")
+    return int(value)
+
+
+def from_zero(name: str, value: float) -> float:
+    """Return a finite value of at least 0 as a float.
+
+    Raises:
+        ArgumentError: If it is none.
+    """
+    value = number(name, value)
+    if not (math.isfinite(value) and value >= 0):
+        raise ArgumentError(f"{name} must be finite and at least 0, got {value!r}")
+    return value

@@ -186,6 +186,7 @@ import torch
 from torch import Tensor, nn
 
 from splitvfl.errors import ArgumentError, HookError, PrivacyError, SplitVFLError
+from splitvfl.learning.discrete_noise import Keystream
 from splitvfl.learning.label_gradients import LabelGradients
 from splitvfl.learning.precision import widened, without_autocast
 from splitvfl.learning.sampled import Distribution
@@ -199,7 +200,6 @@ from splitvfl.learning.sampling import (
     standard_normal,
     uniform,
 )
-from splitvfl.privacy.sampling import Keystream
 
 Crossing = Literal["activation", "gradient", "scores", "labels"]
 Target = Literal["labels", "features", "members"]
@@ -641,7 +641,7 @@ class Secrets:
 
         Drawn and added in float64 and rounded once, to the message's dtype, so that what is sent tells of the message
         what Gaussian noise lets through, and nothing of how it was drawn. Without a fixed seed, and with one scale, it
-        is discrete noise from a keystream (:mod:`splitvfl.privacy.sampling`).
+        is discrete noise from a keystream (:mod:`splitvfl.learning.discrete_noise`).
 
         Args:
             message: Floating point, ``(n, …)``.
@@ -1004,6 +1004,18 @@ def checked_phases(phases: Iterable[str]) -> tuple[Phase, ...]:
 def hook_name(hook: object) -> str:
     """Return a hook's name for messages, tables and logs."""
     return str(getattr(hook, "name", type(hook).__name__))
+
+
+def unused(name: str, taken: Mapping[str, object]) -> str:
+    """Return a name that is not taken: itself, or with a number.
+
+    >>> unused("norm", {"norm": 0, "norm-2": 0})
+    'norm-3'
+    """
+    label, number = name, 2
+    while label in taken:
+        label, number = f"{name}-{number}", number + 1
+    return label
 
 
 def needs_of(attack: object) -> frozenset[str]:

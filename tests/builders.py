@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from splitvfl.app.trainer import Trainer
 from splitvfl.data.columns import NO_RECORDS, Columns, PartyData, Records
 from splitvfl.learning.tasks import Task, task_for
 from splitvfl.messaging.conversation import Expected, converse
 from splitvfl.messaging.messages import FLOATS
 from splitvfl.models import MLP, Linear, LinearTop
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.trainer import Trainer
 
 ACTIVE = "bank"
 WIDTH = 4  # of every cut
@@ -137,7 +137,7 @@ def take_step(trainer: Trainer, rows: Tensor) -> None:
     trainer.labels_of.turn_to(batches[trainer.active.name])
     halves = {name: side.step(batches.get(name, NO_RECORDS), trainer.step) for name, side in trainer._sides.items()}
     turns = {party.name: party.random for party in parties}
-    converse(halves, turns=turns, record=trainer._record)
+    converse(halves, turns=turns, record=trainer.record)
     trainer.step += 1
 
 

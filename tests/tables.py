@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from splitvfl.data import ingest as ingesting
 from splitvfl.data.alignment import Alignment, AlignmentSchema, write_alignment
 from splitvfl.data.id_column import fingerprint, order_digest, read_digests
-from splitvfl.data.ingest import IngestReport
+from splitvfl.data.ingest import run as ingesting
+from splitvfl.data.ingest.run import IngestReport
 from splitvfl.data.ingest.words import hashing_of
 from splitvfl.data.partition import ColumnClaim
 from splitvfl.data.party_file import PartyFile

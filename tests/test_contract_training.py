@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from splitvfl import exchange as exchanges
 from splitvfl import models
+from splitvfl.app.trainer import Trainer
 from splitvfl.config.registry import built_in
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.base import Exchange
@@ -24,7 +25,6 @@ from splitvfl.learning.tasks import Binary, Multiclass, Regression, Task
 from splitvfl.messaging.messages import Message
 from splitvfl.models import LinearTop, Recipe, logistic_loss
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.trainer import Trainer
 from tests.builders import ACTIVE, party_data, seeded, weights
 
 BATCH = 16

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from splitvfl.app.trainer import Trainer
 from splitvfl.attacks import NormAttack, ResidualAttack
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.errors import DataError
@@ -22,7 +23,6 @@ from splitvfl.leakage.judging import ScoreKeeper
 from splitvfl.messaging.conversation import converse
 from splitvfl.metrics import leak_auc
 from splitvfl.party.party import ActiveParty
-from splitvfl.run.trainer import Trainer
 from tests.builders import ACTIVE, active_party, generator, party_data, passive_party, top_model
 
 

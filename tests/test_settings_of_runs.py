@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from splitvfl import SplitModel
+from splitvfl.app.trainer import Trainer
 from splitvfl.attacks import GradientClassifierAttack, NormAttack
 from splitvfl.config.registry import SUPPLIED, arguments_of, built_in
 from splitvfl.cut.layer import CutLayer
@@ -32,13 +33,12 @@ from splitvfl.exchange.receiver_clips import ReceiverClips
 from splitvfl.exchange.split import Split
 from splitvfl.hooks import Weighed
 from splitvfl.leakage.leak_table import LeakTable
+from splitvfl.learning.glm_losses import LOSS_NAMES
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.tasks import Binary
 from splitvfl.models import MLP, Linear, LinearTop, PCARecipe, glm_loss, logistic_loss
-from splitvfl.models.glm_losses import LOSS_NAMES
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.penalties import DistanceCorrelation
-from splitvfl.run.trainer import Trainer
 from splitvfl.sklearn import SplitClassifier, SplitRegressor
 from tests.builders import (
     ACTIVE,

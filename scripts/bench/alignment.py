@@ -30,12 +30,13 @@ import torch
 from torch import Tensor
 
 from scripts.bench.measuring import Result, main
-from splitvfl.data import PartyData, Records, VerticalData, load
+from splitvfl.app.trainer import Trainer
+from splitvfl.data.columns import PartyData, Records, VerticalData
+from splitvfl.data.load import load
 from splitvfl.hooks import View
 from splitvfl.leakage.judging import ScoreKeeper
 from splitvfl.models import MLP
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.trainer import Trainer
 
 SIZES, QUICK_SIZES = (100_000, 1_000_000), (1000,)
 TARGET_S = {100_000: 60.0}

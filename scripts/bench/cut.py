@@ -17,7 +17,7 @@ from torch.nn import functional
 from scripts.bench.measuring import Result, interleaved, main, ratio
 from splitvfl.attacks import NormAttack
 from splitvfl.cut.chain import DefenseChain
-from splitvfl.data import Columns, PartyData, Records
+from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.defenses import AxisGaussian, Isotropic, RecordGaussian, SumKL, solve_sumkl
 from splitvfl.exchange.split_step import active_step, passive_step
 from splitvfl.hooks import Defense, View

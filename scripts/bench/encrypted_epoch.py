@@ -41,9 +41,11 @@ import torch
 
 from scripts.bench.measuring import Result, cpu_of_all_processes, main
 from scripts.bench.paillier import Work, draw, naive
+from splitvfl.app.trainer import Trainer
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.paillier import generate_keys
-from splitvfl.data import VerticalData, load
+from splitvfl.data.columns import VerticalData
+from splitvfl.data.load import load
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.hybrid import Hybrid
 from splitvfl.exchange.oracle import Oracle
@@ -51,12 +53,11 @@ from splitvfl.exchange.paillier import Encryption, InsecureEncryption
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.selection import SecretBatch
 from splitvfl.exchange.taylor import Taylor
+from splitvfl.learning.losses import Approximation
 from splitvfl.learning.tasks import Binary
 from splitvfl.messaging.messages import Message, encode
 from splitvfl.models import Linear, LinearTop, logistic_loss
-from splitvfl.models.sigmoid_coefficients import Approximation
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.trainer import Trainer
 from splitvfl.run.training import Status
 
 

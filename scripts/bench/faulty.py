@@ -32,7 +32,7 @@ import torch
 from splitvfl.app import deployment, experiment
 from splitvfl.app.records import OwnData
 from splitvfl.cli import main
-from splitvfl.data import PartyData, Records, VerticalData
+from splitvfl.data.columns import PartyData, Records, VerticalData
 from splitvfl.exchange.paillier import EncryptedExchange, Encryption, InsecureEncryption
 from splitvfl.messaging.messages import Message
 from splitvfl.net.frames import Packed, pack

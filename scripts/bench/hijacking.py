@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from scripts.bench.measuring import Result, main
+from splitvfl.app.trainer import Trainer
 from splitvfl.attacks import RidgeAttack
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.exchange import split_step
@@ -33,7 +34,6 @@ from splitvfl.learning.tasks import task_for
 from splitvfl.models import MLP
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.penalties import AdversarialReconstruction
-from splitvfl.run.trainer import Trainer
 
 RECORDS, TESTED, KNOWN, BATCH, COLUMNS, OWN = 1200, 400, 60, 60, 5, 2
 EPOCHS, SEEDS = 40, 5

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from scripts.bench.cut import DIM, FIELDS, NUMERIC, ROWS, WIDTH
 from scripts.bench.measuring import Result, interleaved, main, ratio
-from splitvfl.data import Batches, Columns, PartyData, Records
+from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.exchange.split_step import active_step, passive_step
-from splitvfl.learning.batches import BLOCK_ROWS
+from splitvfl.learning.batches import BLOCK_ROWS, Batches
 from splitvfl.learning.optimizers import PerParameter
 from splitvfl.messaging.conversation import converse
 from splitvfl.models import WideDeepBottom, WideDeepTop

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from scripts.bench.measuring import Result, interleaved, main
+from splitvfl.app.trainer import Trainer
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.exchange.receiver_clips import ReceiverClips
@@ -29,7 +30,6 @@ from splitvfl.learning.optimizers import sgd
 from splitvfl.models import Linear, LinearTop
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy import GaussianMessages, HdpTraining, PrivacyBudget
-from splitvfl.run.trainer import Trainer
 
 BATCH, STEPS, EPOCHS, COLUMNS = 3200, 10, 10, (13, 10)
 QUICK_BATCH = 320

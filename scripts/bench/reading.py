@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from scripts.bench.measuring import Result, interleaved, main
+from splitvfl.app.trainer import Trainer
 from splitvfl.attacks import RidgeAttack
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.hooks import Attack, Penalty
 from splitvfl.models import MLP
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.penalties import DistanceCorrelation
-from splitvfl.run.trainer import Trainer
 
 BATCH, STEPS, COLUMNS, WIDTH, HIDDEN = 4096, 65, 50, 64, 128
 QUICK_BATCH, QUICK_STEPS = 512, 12

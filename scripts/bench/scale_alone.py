@@ -17,7 +17,7 @@ from torch import Tensor
 
 from scripts.bench.cut import FIELDS, ROWS, Bench
 from scripts.bench.measuring import Result, interleaved
-from splitvfl.run.trainer import Trainer
+from splitvfl.app.trainer import Trainer
 from splitvfl.team.team import Alone
 
 BATCHES: Final = ((512, 31), (4096, 11))

@@ -28,7 +28,7 @@ from scripts.bench.network import HERE, LIMIT_S, PROCESSES, THERE
 from scripts.bench.pipeline import Busy, keep_to
 from scripts.bench.processes import free_ports, workplace
 from scripts.bench.training import DIM, FIELDS, NUMERIC, ROWS, WIDTH, zipf
-from splitvfl.data import Columns, PartyData, Records
+from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.exchange.base import Side
 from splitvfl.exchange.split import Split
 from splitvfl.learning.optimizers import PerParameter, RowWiseAdagrad

@@ -22,7 +22,7 @@ from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.obfuscators import FixedBase
 from splitvfl.crypto.paillier import generate_keys
 from splitvfl.crypto.refusals import Refusals
-from splitvfl.data import Columns, PartyData, Records
+from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.data.id_column import id_digest
 from splitvfl.defenses import ScoreNoise
 from splitvfl.exchange.direction import receiving_direction, sending_direction

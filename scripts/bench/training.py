@@ -12,7 +12,7 @@ from statistics import median
 import torch
 
 from scripts.bench.measuring import Result, interleaved, main, ratio
-from splitvfl.data import Columns, PartyData, Records
+from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.exchange.split_step import active_step, passive_step
 from splitvfl.learning.optimizers import PerParameter
 from splitvfl.messaging.conversation import converse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -24,10 +24,10 @@ from splitvfl.data.sets import TABLES
 from splitvfl.errors import ArgumentError, ConfigError, DataError
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching
 from splitvfl.hooks import At, Attack, Crossing, Defense, Weighed, hook_name, placed
-from splitvfl.leakage.canaries import check_canaries
-from splitvfl.leakage.judging import known_allowed, task_name
+from splitvfl.leakage.judging import task_name
 from splitvfl.learning.batches import BLOCK_ROWS
 from splitvfl.learning.defaults import suggested_batch_size
+from splitvfl.learning.devices import choose_device
 from splitvfl.learning.optimizers import (
     EMBEDDING_OPTIMIZERS,
     PerParameter,
@@ -36,6 +36,7 @@ from splitvfl.learning.optimizers import (
     rowwise_adagrad,
     steps_row_by_row,
 )
+from splitvfl.learning.precision import narrow_dtype
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.tasks import Task, check_loss
 from splitvfl.metrics import known
@@ -46,6 +47,7 @@ from splitvfl.party.recipe import Recipe
 from splitvfl.privacy import PrivacyBudget
 from splitvfl.report.releases import Reserve
 from splitvfl.report.summary import AttackResult, ExchangeTraits, PartyResult, RunSummary, SpentPrivacy
+from splitvfl.run.plan import TrainingPlan
 from splitvfl.run.training import Training
 from splitvfl.team.team import Alone, Team
 
@@ -300,6 +302,35 @@ class Assembly:
         """Neighbouring records that are shuffled as one."""
         return self._config.train.block_rows or (BLOCK_ROWS if self._config.data.name == TABLES else 1)
 
+    @cached_property
+    def plan(self) -> TrainingPlan:
+        """What the training is, the same in one process and at each party over a network.
+
+        Raises:
+            ConfigError: If it is to run on a device that is not here.
+        """
+        config, train = self._config, self._config.train
+        return TrainingPlan(
+            exchange=self.exchange,
+            epochs=train.epochs,
+            batch_size=self.batch_size,
+            drop_last=train.drop_last,
+            block_rows=self.block_rows,
+            shards=config.shards,
+            seed=train.seed,
+            noise_seed_for_experiments=train.noise_seed_for_experiments,
+            known_positives=config.known_positives,
+            known_negatives=config.known_negatives,
+            audit=config.audited,
+            canaries=config.canaries,
+            checkpoint_every=train.checkpoint_every_steps,
+            evaluate_every=train.evaluate_every_epochs,
+            early_stopping=train.early_stopping,
+            device=choose_device(train.device),
+            autocast=narrow_dtype(train.autocast),
+            wire=narrow_dtype(config.exchange.wire),
+        )
+
     @property
     def rate(self) -> float | None:
         """The learning rate of a party's logistic regression, if it descends the gradient as it is."""
@@ -368,23 +399,10 @@ class Assembly:
         Raises:
             ConfigError: If there are to be any.
         """
-        config, exchange = self._config, self.exchange
-        if config.canaries is None:
-            return
         try:
-            check_canaries(audit=config.audited, exchange=exchange.name, read=exchange.shows_gradients())
+            self.plan.check_canaries()
         except ConfigError as error:
-            raise ConfigError(f"{config.source}: audit.canaries: {error}") from error
-
-    def known_records(self, active: ActiveParty) -> dict[str, int]:
-        """Return how many records of each class an attacker is told of, by the names under which attacks take it."""
-        counts = known_allowed(
-            active.training_labels.judged_records,
-            self._config.known_positives,
-            self._config.known_negatives,
-            classes=active.task.classes,
-        )
-        return dict(zip(("known_positives", "known_negatives"), counts, strict=True))
+            raise ConfigError(f"{self._config.source}: audit.canaries: {error}") from error
 
     def noise_notes(self) -> list[str]:
         """Return what is to be said of calculated noise, of the parties that are here."""
@@ -425,7 +443,7 @@ class Assembly:
         """
         config, train, task, watch = self._config, self._config.train, active.task, run.watch
         figures = run.kept if active.best.in_use else run.figures
-        told = self.known_records(active)
+        told = self.plan.known_records(active)
         parties = [active, *partners]
         added = [] if self.noise is None else [self.noise.name]
         return RunSummary(
@@ -471,19 +489,6 @@ class Assembly:
             solvable=list(run.solvable),
             privacy=[] if run.account is None else [SpentPrivacy.of(*each) for each in run.account.everything()],
         )
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device: ``"auto"`` takes CUDA where there is one.
-
-    Raises:
-        ConfigError: If CUDA is asked for and there is none, or there is no such name.
-    """
-    if name not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"train.device: expected auto, cpu or cuda, got {name!r}")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("train.device: cuda was asked for, but torch finds no CUDA device; use auto or cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def _is_built_in(model: nn.Module) -> bool:

@@ -24,7 +24,7 @@ from splitvfl.audit.attacks import Seat, Trainings
 from splitvfl.audit.defense import DRAWS, claims_to_measure
 from splitvfl.claims import Claim, DetectionError, Gaussian, GaussianDP, PureDP, claims_of, sentence
 from splitvfl.config.sections import ExperimentConfig, TrainConfig
-from splitvfl.data import PartyData
+from splitvfl.data.columns import PartyData
 from splitvfl.data.schema import Role
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, placed

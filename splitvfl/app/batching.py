@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from splitvfl.data import PartyData
+from splitvfl.data.columns import PartyData
 from splitvfl.errors import ConfigError
 
 # Records of which it is looked up whether one is there twice; more of them were ingested, where none is.

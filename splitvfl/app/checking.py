@@ -40,7 +40,7 @@ from splitvfl.config.sections import ExperimentConfig, HookConfig, NetworkConfig
 from splitvfl.data.columns import VerticalData
 from splitvfl.errors import ConfigError, LinkError, SplitVFLError
 from splitvfl.exchange.prediction import unchecked_outputs_on
-from splitvfl.models.glm_losses import GLMLoss
+from splitvfl.learning.glm_losses import GLMLoss
 from splitvfl.net.link import Link
 from splitvfl.report.rows import counted
 from splitvfl.run.replacement import REPLACED, is_unsettled

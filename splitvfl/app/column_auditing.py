@@ -16,9 +16,7 @@ from typing import Final
 import torch
 
 from splitvfl.app.assembly import Assembly
-from splitvfl.attacks.inverse_network import InverseNetworkAttack
-from splitvfl.attacks.ridge import RidgeAttack
-from splitvfl.attacks.white_box_inversion import WhiteBoxInversionAttack
+from splitvfl.config.registry import built_in
 from splitvfl.config.sections import TrainConfig
 from splitvfl.exchange.kept import PIECE_ROWS
 from splitvfl.hooks import Attack, hook_name, reads_activations
@@ -28,6 +26,9 @@ from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
 from splitvfl.party.party import PassiveParty
 from splitvfl.run.column_seats import read_own_columns, readings_of
+
+# Name of the attack that reads messages while a party trains.
+_AUDITORS: Final = "ridge"
 
 # Share of the training records whose columns the auditor's readers know: this one, or more where messages are small.
 _KNOWS: Final = 0.05
@@ -76,9 +77,9 @@ def message_size(assembly: Assembly, records: int) -> int:
 
 def _auditors(listed: Sequence[Attack], size: int) -> list[Attack]:
     """Return the auditor's reader of messages of so many records, unless one of its name is listed."""
-    if any(hook_name(one) == RidgeAttack.name for one in listed):
+    if any(hook_name(one) == _AUDITORS for one in listed):
         return []
-    return [RidgeAttack(known_share=_known(size))]
+    return [built_in("attacks")[_AUDITORS](known_share=_known(size))]
 
 
 def thorough_readers(assembly: Assembly, party: PassiveParty) -> list[Attack]:
@@ -88,10 +89,11 @@ def thorough_readers(assembly: Assembly, party: PassiveParty) -> list[Attack]:
     known = _known(size)
     # Of each message so many that all together are judged by enough.
     asked = -(-_ASKED // max(1, min(_messages(size), party.data.train.count // size)))
+    ours = built_in("attacks")
     made: list[Attack] = [
-        RidgeAttack(known_share=known),
-        InverseNetworkAttack(known_share=known, steps=_STEPS_ON_ALL if assembly.exchange.one_way else _STEPS),
-        WhiteBoxInversionAttack(known_share=known, records=asked),
+        ours[_AUDITORS](known_share=known),
+        ours["inverse-network"](known_share=known, steps=_STEPS_ON_ALL if assembly.exchange.one_way else _STEPS),
+        ours["white-box-inversion"](known_share=known, records=asked),
     ]
     wanted = readers_to_run(party.data)
     return [one for one in made if hook_name(one) in wanted]

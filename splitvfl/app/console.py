@@ -7,7 +7,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -21,9 +21,11 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from splitvfl.data.ingest import IngestStatus
 from splitvfl.report.rows import shown_name
-from splitvfl.run.training import Status
+
+if TYPE_CHECKING:
+    from splitvfl.data.ingest.progress import IngestStatus
+    from splitvfl.run.training import Status
 
 # Seconds between two plain lines: a log file of a long run stays readable.
 _PLAIN_EVERY_S = 10.0

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from splitvfl.app.addresses import AddressBook
-from splitvfl.app.assembly import Assembly, choose_device
+from splitvfl.app.assembly import Assembly
 from splitvfl.app.beginning import Beginning, with_ids_of
 from splitvfl.app.column_auditing import live_readers, message_size
 from splitvfl.app.data_summary import own_summary_of
@@ -51,7 +51,6 @@ from splitvfl.app.workers import (
     check_team,
     folder_of,
     leaving_together,
-    part_of,
     said_of_divided,
     said_of_team,
     shards_of,
@@ -62,8 +61,7 @@ from splitvfl.data.digests import data_digests
 from splitvfl.errors import ArgumentError, ConfigError, DataError, SplitVFLError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.coordinator import ThirdParty
-from splitvfl.exchange.evaluation import EvaluationPlan
-from splitvfl.exchange.handshake import TaskSpec, agreed_settings, terms_of
+from splitvfl.exchange.handshake import TaskSpec, terms_of
 from splitvfl.hooks import (
     Attack,
     hook_name,
@@ -79,10 +77,7 @@ from splitvfl.hooks import (
 from splitvfl.leakage.judging import Leak
 from splitvfl.leakage.shown_records import save_shown
 from splitvfl.leakage.watching import Watch
-from splitvfl.learning.batches import Batches
-from splitvfl.learning.precision import narrow_dtype
 from splitvfl.learning.randomness import PartyRandom, derive_seed
-from splitvfl.learning.schedule import Schedule
 from splitvfl.learning.tasks import Task
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.privacy import Solvable
@@ -102,8 +97,6 @@ from splitvfl.run.weights_file import give_parts
 from splitvfl.system.folder_lock import locked
 from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder
 from splitvfl.team.team import Alone, FirstWorker, Team
-
-LOG_EVERY = 10
 
 
 def _known_by(seed: int | None) -> str:
@@ -159,19 +152,8 @@ class Deployment:
         self.assembly.exchange.check_shards(config.shards)
         self._check_noise_seed()
         self._check_selection_seed(addresses)
-        self._batches = Batches(
-            data.training_records,
-            self.assembly.batch_size,
-            seed=config.train.seed,
-            drop_last=config.train.drop_last,
-            block_rows=self.assembly.block_rows,
-            shards=config.shards,
-            shard=self._team.rank if self._team.size > 1 else None,
-            sizes=None if data.shards is None else data.shards.sizes,
-            held_out_every=None
-            if config.train.early_stopping is None
-            else config.train.early_stopping.validation_every,
-        )
+        self._plan = self.assembly.plan
+        self._batches = self._plan.batches(data, shard=self._team.rank if self._team.size > 1 else None)
         self._check_labels_first()
 
     def _check_defenses(self) -> None:
@@ -246,11 +228,7 @@ class Deployment:
         if own.task is None or not self.assembly.exchange.one_way:
             return
         party = ActiveParty(own.data, torch.nn.Identity(), task=self.assembly.task(own.task, own.classes))
-        self._stop_early(party)
-
-    def _stop_early(self, party: ActiveParty) -> None:
-        if self._config.train.early_stopping is not None:
-            party.stop_early_by(self._config.train.early_stopping, self._batches.held_out)
+        self._plan.stop_early(party, self._batches)
 
     # --- its run
 
@@ -368,15 +346,7 @@ class Deployment:
     def _settings(self, folder: Path) -> RunSettings:
         train, data, exchange = self._config.train, self.own.data, self.assembly.exchange
         account = self.assembly.budget()
-        tested = part_of(data.test.count, self._team) if data.shards is None else range(data.test.count)
-        schedule = Schedule(
-            self._batches,
-            train.epochs,
-            log_every=LOG_EVERY,
-            checkpoint_every=train.checkpoint_every_steps,
-            evaluate_every=train.evaluate_every_epochs,
-            stop=None if account is None else account.stop,
-        )
+        stop = None if account is None else account.stop
         agreed = self._agreed()
         # How a party trains alone is its own business; it is not told, and need not be known to anybody.
         shared = (*exchange.terms(), "autocast", "wire", "clip of activations") if exchange.one_way else tuple(agreed)
@@ -397,15 +367,8 @@ class Deployment:
             own["number of this worker"] = str(self._team.rank)
         return RunSettings(
             batches=self._batches,
-            schedule=schedule,
-            evaluation=EvaluationPlan(
-                self._batches.held_out,
-                len(tested),
-                first=tested.start,
-                validates=bool(self._batches.all_held_out),
-                most_validation=self._batches.most_held_out,
-                most_test=-(-data.test.count // self._team.size) if data.shards is None else max(data.shards.tests),
-            ),
+            schedule=self._plan.schedule(self._batches, train.epochs, stop=stop),
+            evaluation=self._plan.evaluation(data, self._batches, team=self._team),
             exchange=exchange,
             terms=terms_of(data, {key: agreed[key] for key in shared}),
             folder=folder,
@@ -443,22 +406,10 @@ class Deployment:
     def _agreed(self) -> dict[str, object]:
         """Return the settings of the training, by the names under which parties compare them."""
         train, section, recipe = self._config.train, self._config.exchange, self._config.model.recipe
-        agreed = agreed_settings(
-            batch_size=self.assembly.batch_size,
-            drop_last=train.drop_last,
-            block_rows=self._batches.block_rows,
-            seed=train.seed,
-            evaluate_every=train.evaluate_every_epochs,
-            early_stopping=train.early_stopping,
-            exchange=self.assembly.exchange.terms(),
-            autocast=narrow_dtype(train.autocast),
-            wire=narrow_dtype(section.wire),
-            shards=self._config.shards,
-        )
         noise = self.assembly.noise
         # On the rate and the norm rests what a run says of its labels.
         rate = {} if recipe.row_norm is None else {"rate of plain gradient descent": self.assembly.rate}
-        return agreed | {
+        return self._plan.terms() | {
             "epochs": train.epochs,
             "checkpoint every": train.checkpoint_every_steps or 0,
             "clip of activations": section.activation_clip,
@@ -503,7 +454,7 @@ class Deployment:
         party.widths = dict(widths)
         self._prepare(party)
         party.training_labels.check_together(self._team)
-        self._stop_early(party)
+        self._plan.stop_early(party, self._batches)
         self.assembly.defend(party)
         self._join_team(party)
         self._place_canaries(party)
@@ -531,14 +482,10 @@ class Deployment:
         return self._active(task, {other: width for other in self._config.parties if other != self.name})[0]
 
     def _prepare(self, party: Party) -> None:
-        train, seed = self._config.train, self._config.train.private_seed_for_experiments
+        seed = self._config.train.private_seed_for_experiments
         party.join(self._team)
-        party.prepare(
-            seed=secrets.randbits(63) if seed is None else derive_seed(seed, "party", party.name),
-            device=choose_device(train.device),
-            autocast=narrow_dtype(train.autocast),
-            wire=narrow_dtype(self._config.exchange.wire),
-        )
+        own_seed = secrets.randbits(63) if seed is None else derive_seed(seed, "party", party.name)
+        self._plan.prepare(party, seed=own_seed)
         if seed is None:
             party.random = PartyRandom.entropic(party.device)
             if isinstance(party, ActiveParty) and party.private_top is not None:
@@ -558,21 +505,16 @@ class Deployment:
                 party.random.use_cuda()
 
     def _place_canaries(self, party: ActiveParty) -> None:
-        canaries, seed = self._config.canaries, self._config.train.noise_seed_for_experiments
-        if canaries is None:
-            return
         self.assembly.check_canaries()
         try:
-            party.training_labels.place_canaries(
-                canaries, self._batches, team=self._team, noise_seed_for_experiments=seed
-            )
+            self._plan.place_canaries(party, self._batches, team=self._team)
         except (ArgumentError, ConfigError, DataError) as error:
             raise ConfigError(f"{self._config.source}: audit.canaries: {error}") from error
 
     def _watch(self, party: ActiveParty) -> Watch:
         """Let the partners' attacks look at what the label party sends, as far as it can know what they would see."""
         watch, exchange = Watch(party.cuts), self.assembly.exchange
-        known = self.assembly.known_records(party)
+        known = self._plan.known_records(party)
         for name, cut in party.cuts.items():
             for attack in self.assembly.attacks():
                 reason = _unavailable(attack, party, cut.shows, exchange, partner=name)

@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from splitvfl.app.assembly import choose_device
 from splitvfl.app.run_folder import ALONE_FOLDER, DISTILLATION_FILE, STUDENT_FOLDER
 from splitvfl.app.saved_model import SavedHalf
 from splitvfl.app.teacher import teacher_of
@@ -25,6 +24,7 @@ from splitvfl.config.sections import MODEL
 from splitvfl.data.columns import PartyData, Provenance
 from splitvfl.errors import ConfigError, DataError
 from splitvfl.exchange.handshake import TaskSpec
+from splitvfl.learning.devices import choose_device
 from splitvfl.learning.tasks import Task
 from splitvfl.party.party import ActiveParty
 from splitvfl.run.bootstrap import Figure, difference, measure_of, paired_bootstrap, units_of

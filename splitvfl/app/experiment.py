@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from splitvfl.app.assembly import Assembly, choose_device
+from splitvfl.app.assembly import Assembly
 from splitvfl.app.beginning import Beginning, with_ids_of
 from splitvfl.app.column_auditing import experiment_attacks, message_size
 from splitvfl.app.data_summary import summary_of
@@ -48,12 +48,11 @@ from splitvfl.config.sections import (
 )
 from splitvfl.config.yaml import Document
 from splitvfl.cut.memoised import KEY_BYTES, MemoisedNoise, check_memoised
-from splitvfl.data import VerticalData
+from splitvfl.data.columns import VerticalData
 from splitvfl.errors import ConfigError, DataError
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE, Reconstruction
 from splitvfl.leakage.shown_records import save_shown
-from splitvfl.learning.precision import narrow_dtype
 from splitvfl.party.direction import awaits_direction, check_awaited
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy import Solvable, SolvableColumn
@@ -188,35 +187,18 @@ class Experiment:
             ConfigError: If parts do not fit together.
             PrivacyError: If nothing bounds a message that is to be bounded.
         """
-        config, train, assembly = self._config, self._config.train, self._assembly
+        config, assembly = self._config, self._assembly
         active, passives = self._parties()
         trainer = Trainer(
-            active=active,
-            passives=passives,
+            active,
+            passives,
+            assembly.plan,
             defenses=assembly.defenses(),
             attacks=experiment_attacks(assembly, audited=config.audited, records=active.data.train.count),
-            batch_size=assembly.batch_size,
-            drop_last=train.drop_last,
-            block_rows=assembly.block_rows,
-            shards=config.shards,
-            seed=train.seed,
-            noise_seed_for_experiments=train.noise_seed_for_experiments,
-            known_positives=config.known_positives,
-            known_negatives=config.known_negatives,
-            audit=config.audited,
-            canaries=config.canaries,
-            log_dir=folder,
-            checkpoint_every=train.checkpoint_every_steps,
-            evaluate_every=train.evaluate_every_epochs,
-            early_stopping=train.early_stopping,
-            device=choose_device(train.device),
-            autocast=narrow_dtype(train.autocast),
-            wire=narrow_dtype(config.exchange.wire),
-            exchange=assembly.exchange,
+            folder=folder,
             malicious=assembly.malicious(),
-            scores_by=config.prediction.scores_by,
-            direction_by=self._direction_by,
         )
+        trainer.score_by(config.prediction.scores_by, direction_by=self._direction_by)
         for party in (active, *passives.values()):
             assembly.check_clips(party)
         active.score_noise = self._score_noise(active)

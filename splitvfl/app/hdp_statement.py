@@ -9,7 +9,7 @@ from splitvfl.app.batching import Batching
 from splitvfl.app.hdp_noise import HdpNoise
 from splitvfl.app.noise_basis import void_for_labels
 from splitvfl.app.noise_stream import cut_tail, success, void_at
-from splitvfl.data import PartyData
+from splitvfl.data.columns import PartyData
 from splitvfl.data.learned_columns import learned_columns
 from splitvfl.report.rows import counted
 

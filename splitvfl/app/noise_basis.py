@@ -9,7 +9,7 @@ from typing import NamedTuple
 from splitvfl.app.batching import Batching
 from splitvfl.claims import not_applying, releases_of
 from splitvfl.config.sections import ExperimentConfig
-from splitvfl.data import PartyData
+from splitvfl.data.columns import PartyData
 from splitvfl.exchange.base import Exchange
 from splitvfl.hooks import Crossing, Phase
 from splitvfl.learning.losses import Loss

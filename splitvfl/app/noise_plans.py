@@ -12,7 +12,7 @@ from splitvfl.app.noise import NoisePlan, noise_plan
 from splitvfl.app.noise_basis import NoiseBasis
 from splitvfl.app.sum_noise import SumNoisePlan, sum_noise_plan
 from splitvfl.config.sections import ExperimentConfig
-from splitvfl.data import PartyData
+from splitvfl.data.columns import PartyData
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.noise import HdpNoiseSettings, NoiseSettings
 from splitvfl.hooks import At, Defense

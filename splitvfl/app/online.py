@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from splitvfl.app.addresses import SERVING, AddressBook
-from splitvfl.app.assembly import choose_device
 from splitvfl.app.counting import Counting, check_own_limits, check_single_answers
 from splitvfl.app.http_access import Access, HttpLimits, HttpSettings, access
 from splitvfl.app.promised_predictions import NOT_COVERED, AfterTraining, on_request, put_by, was_promised
@@ -43,6 +42,7 @@ from splitvfl.data.load import party_of
 from splitvfl.data.new_records import NewRecords
 from splitvfl.data.record_index import RecordIndex
 from splitvfl.errors import ConfigError, PrivacyError
+from splitvfl.learning.devices import choose_device
 from splitvfl.net.meeting import Meeting
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run.answers import Admit, RecordAnswers

@@ -22,7 +22,7 @@ from splitvfl.audit import ClaimAudit, DefenseAudit, Verdict, audit_gaussian
 from splitvfl.audit.calculation import ROUNDING, Calculated
 from splitvfl.claims import sentence
 from splitvfl.config.sections import TrainConfig
-from splitvfl.data import PartyData
+from splitvfl.data.columns import PartyData
 from splitvfl.data.learned_columns import learned_columns
 from splitvfl.data.schema import Role
 from splitvfl.exchange.base import Exchange

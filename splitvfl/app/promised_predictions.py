@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from splitvfl.app.run_folder import CONFIG_FILE, kept_settings
+from splitvfl.config.registry import built_in
 from splitvfl.config.sections import ExchangeSection
-from splitvfl.defenses import GaussianIR
 from splitvfl.errors import PrivacyError
 from splitvfl.party.attaching import attach_defense
 from splitvfl.party.party import PassiveParty
@@ -147,7 +147,7 @@ def add_noise(party: PassiveParty, reserve: Reserve, *, number: int) -> None:
         reserve: What was put by.
         number: The noise's place among the party's defenses.
     """
-    noise = GaussianIR(clip=reserve.clip, sigma=reserve.sigma)
+    noise = built_in("defenses")["gaussian-ir"](clip=reserve.clip, sigma=reserve.sigma)
     attach_defense(party, noise, number=number, noise_seed=None, phases=("prediction",))
 
 

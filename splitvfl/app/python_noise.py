@@ -2,57 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from splitvfl.app.batching import Batching
 from splitvfl.app.noise_basis import Beside, NoiseBasis
 from splitvfl.app.noise_plans import plan_for, with_noise
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.noise import HdpNoiseSettings
-from splitvfl.hooks import PHASES, crossing_of, hook_name, placed
+from splitvfl.hooks import PHASES, At, Defense, crossing_of, hook_name, placed
+from splitvfl.learning.glm_losses import GLMLoss
 from splitvfl.learning.losses import ApproximateLogistic, Logistic
 from splitvfl.learning.optimizers import ParameterFactory, plain_rate, projected_steps
 from splitvfl.models import Linear, LinearTop
-from splitvfl.models.glm_losses import GLMLoss
-from splitvfl.party.party import Party
-from splitvfl.run.calculated_noise import CalculatedNoise, Given
+from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.privacy import PrivacyBudget
+from splitvfl.run.plan import TrainingPlan
 
 SOURCE = "Trainer (keys as in an experiment's file)"
 
 
-def calculated(given: Given) -> CalculatedNoise:
+class PlannedNoise(NamedTuple):
+    """A training with noise that was calculated for it.
+
+    Attributes:
+        plan: What it is, with the noise that is agreed on.
+        defenses: Those that were given, then the noise, each for the party that it belongs to.
+        account: What a run spends; ``None``: nothing is counted.
+        notes: What is protected, from whom, by what, and what is not covered, in sentences.
+    """
+
+    plan: TrainingPlan
+    defenses: Sequence[Defense | At]
+    account: PrivacyBudget | None
+    notes: tuple[str, ...]
+
+
+def calculated(
+    training: TrainingPlan,
+    active: ActiveParty,
+    passives: Mapping[str, PassiveParty],
+    defenses: Sequence[Defense | At],
+) -> PlannedNoise:
     """Return the noise for what a trainer was given, and keep its parties' weights in the ball that it assumes.
+
+    Args:
+        training: What the training is; its exchange says what was agreed on noise.
+        active: The label party.
+        passives: The others by name.
+        defenses: What else changes messages.
 
     Raises:
         ConfigError: If the training is not one that the noise can be calculated for.
     """
-    agreed = given.exchange.noise
+    exchange, agreed = training.exchange, training.exchange.noise
+    exchange.check_shards(training.shards)
     if isinstance(agreed, HdpNoiseSettings) and agreed.predictions is not None:
         raise ConfigError(
             f"{SOURCE}: exchange.noise.prediction_share: records that are scored later are counted in the folder of a "
             "run, by splitvfl predict, and nothing counts them here; leave it out, or train from a file"
         )
-    plan = plan_for(_basis_of(given))
+    parties: list[Party] = [active, *passives.values()]
+    plan = plan_for(_basis_of(training, active, parties, tuple(_beside(defenses, parties))))
     assert plan is not None
-    parties: list[Party] = [given.active, *given.passives.values()]
     for party in parties:
         try:
-            plan.check(party.data, given.active.task)
+            plan.check(party.data, active.task)
         except ConfigError as error:
             raise ConfigError(f"{SOURCE}: {error}") from error
         if plan.radius is not None:
             party.keep_in_ball(plan.radius)
-    return CalculatedNoise(
-        exchange=with_noise(given.exchange, plan),
-        defenses=plan.defenses(),
+    return PlannedNoise(
+        plan=replace(training, exchange=with_noise(exchange, plan)),
+        defenses=[*defenses, *plan.defenses()],
         account=plan.budget(),
         notes=tuple(plan.notes({party.name: party.data for party in parties})),
     )
 
 
-def _basis_of(given: Given) -> NoiseBasis:
-    active, passives, batches = given.active, given.passives, given.batches
-    parties: list[Party] = [active, *passives.values()]
+def _basis_of(
+    training: TrainingPlan, active: ActiveParty, parties: Sequence[Party], beside: tuple[Beside, ...]
+) -> NoiseBasis:
+    batches, epochs = training.batches(active.data), training.noise_epochs
+    assert epochs is not None, "else no noise is calculated"
     for party in parties:
         _check_model(party)
     loss = active.task.loss
@@ -64,17 +97,17 @@ def _basis_of(given: Given) -> NoiseBasis:
             "and target_clip"
         )
     # Under encryption the exchange computes residues by its own approximation, whatever the loss says.
-    usual = type(loss) is Logistic or (given.exchange.sums_only and isinstance(loss, ApproximateLogistic))
+    usual = type(loss) is Logistic or (training.exchange.sums_only and isinstance(loss, ApproximateLogistic))
     return NoiseBasis(
         source=SOURCE,
-        names=(active.name, *passives),
-        exchange=given.exchange,
+        names=tuple(party.name for party in parties),
+        exchange=training.exchange,
         batching=Batching.of(
-            epochs=given.epochs,
+            epochs=epochs,
             size=batches.batch_size,
             drop_last=batches.drop_last,
             records=active.data.train.count - batches.all_held_out,
-            every=given.evaluate_every,
+            every=training.evaluate_every,
             tested=active.data.test.count,
         ),
         optimizer=_same_optimizer(parties),
@@ -84,10 +117,10 @@ def _basis_of(given: Given) -> NoiseBasis:
         intercept=_top_of(active).intercept.requires_grad,
         model_loss=of_model,
         own_loss=of_model is None and not usual,
-        early_stopping=given.early_stopping,
-        autocast=given.autocast,
-        defenses=tuple(_beside(given)),
-        fixed=given.fixed,
+        early_stopping=training.early_stopping is not None,
+        autocast=training.autocast is not None,
+        defenses=beside,
+        fixed=training.noise_seed_for_experiments is not None,
     )
 
 
@@ -124,7 +157,7 @@ def _row_norm(party: Party) -> float:
     return max(norm for norm in norms if norm is not None)
 
 
-def _same_optimizer(parties: list[Party]) -> ParameterFactory:
+def _same_optimizer(parties: Sequence[Party]) -> ParameterFactory:
     """Return what makes the parties' optimisers, which take the same steps."""
     factories = [party.dense_optimizer for party in parties]
     steps = {(projected_steps(one), plain_rate(one)) for one in factories}
@@ -136,11 +169,11 @@ def _same_optimizer(parties: list[Party]) -> ParameterFactory:
     return factories[0]
 
 
-def _beside(given: Given) -> Iterator[Beside]:
+def _beside(defenses: Sequence[Defense | At], parties: Sequence[Party]) -> Iterator[Beside]:
     """Yield the defenses that were given, and those that parties have."""
-    for defense, phases in map(placed, given.defenses):
+    for defense, phases in map(placed, defenses):
         yield Beside(hook_name(defense), crossing_of(defense), phases)
-    for party in (given.active, *given.passives.values()):
+    for party in parties:
         for chain in party.chains().values():
             for defense in chain:
                 yield Beside(hook_name(defense), chain.crossing, PHASES)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from splitvfl.config.sections import CELL_SETTINGS, DataConfig, ExperimentConfig, PartyConfig
-from splitvfl.data import PartyData, VerticalData, load
-from splitvfl.data.columns import TaskName
+from splitvfl.data.columns import PartyData, TaskName, VerticalData
 from splitvfl.data.doubts import DoubtWarning
 from splitvfl.data.encoding import Categorical, FittedEncoding
 from splitvfl.data.id_rules import RuleVersion, SplitBy
 from splitvfl.data.joined_tables import from_tables
+from splitvfl.data.load import load
 from splitvfl.data.partition import REST
 from splitvfl.data.party_file import load_party
 from splitvfl.data.schema import SCHEMA_FILE, read_party_schema

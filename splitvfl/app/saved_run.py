@@ -21,7 +21,6 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from splitvfl.app.assembly import choose_device
 from splitvfl.app.counting import Counting
 from splitvfl.app.promised_predictions import AfterTraining, add_noise, parts_of_logits, put_by, was_promised
 from splitvfl.app.records import load_data, own_data
@@ -49,6 +48,7 @@ from splitvfl.data.tables import column_of, is_text
 from splitvfl.errors import ArgumentError, CheckpointError, DataError
 from splitvfl.exchange.prediction import Prediction, predict_records
 from splitvfl.exchange.scoring import ACTIVE
+from splitvfl.learning.devices import choose_device
 from splitvfl.learning.losses import Loss
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.report.summary import how_to_go_on

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from splitvfl.app.workers import part_of
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.digests import encoded_digest
 from splitvfl.data.new_records import NewRecords
@@ -24,7 +23,7 @@ from splitvfl.errors import ConfigError, DataError, PrivacyError
 from splitvfl.exchange.scoring import ACTIVE
 from splitvfl.hooks import hook_name
 from splitvfl.party.party import ActiveParty, PassiveParty, Tally
-from splitvfl.team.team import Team
+from splitvfl.team.team import Team, part_of
 
 
 def check_scored_by_workers(config: ExperimentConfig, *, promised: bool) -> None:

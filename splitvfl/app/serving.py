@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from splitvfl.app.addresses import PREDICTION, AddressBook
-from splitvfl.app.assembly import choose_device
 from splitvfl.app.counting import Counting, check_own_limits
 from splitvfl.app.promised_predictions import (
     AfterTraining,
@@ -53,6 +52,7 @@ from splitvfl.data.shards import lie_apart
 from splitvfl.data.store import open_party
 from splitvfl.errors import ConfigError, PrivacyError
 from splitvfl.exchange.scoring import ACTIVE, COORDINATOR
+from splitvfl.learning.devices import choose_device
 from splitvfl.net.meeting import Meeting
 from splitvfl.party.attaching import attach_defense, check_clips
 from splitvfl.party.direction import check_awaited

@@ -10,7 +10,7 @@ from typing import Any
 from splitvfl.app.batching import Batching, check_used_once
 from splitvfl.app.noise_basis import NoiseBasis, void_for_labels
 from splitvfl.app.noise_stream import Stream, cut_tail, least_sigma, rounded_up, success
-from splitvfl.data import PartyData
+from splitvfl.data.columns import PartyData
 from splitvfl.errors import ConfigError, PrivacyError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.noise import SumNoiseSettings

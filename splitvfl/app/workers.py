@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import torch
 
-from splitvfl.app.assembly import choose_device
 from splitvfl.app.records import shard_folder
 from splitvfl.config.sections import ExperimentConfig, PartyConfig
 from splitvfl.data.columns import Shards
@@ -23,6 +22,7 @@ from splitvfl.data.digests import SCHEMA
 from splitvfl.data.shards import ShardFacts, checked_sizes, facts_of, lie_apart, shard_path
 from splitvfl.errors import ConfigError
 from splitvfl.hooks import batch_mixing_layer, hook_name, scope_of
+from splitvfl.learning.devices import choose_device
 from splitvfl.party.party import ActiveParty, Party
 from splitvfl.party.penalties import NO_PENALTIES_OF_WORKERS
 from splitvfl.party.recipe import Recipe
@@ -345,11 +345,6 @@ def shards_not_here(path: str | None, name: str, *, count: int) -> list[str]:
         f"shards: {', '.join(missing)} of {count} are not on this machine ({path}) and were not "
         "looked at; they are taken to be as large as the first that is"
     ]
-
-
-def part_of(count: int, team: Team) -> range:
-    """Return the positions of this worker's part of so many records."""
-    return range(team.rank * count // team.size, (team.rank + 1) * count // team.size)
 
 
 def folder_of(folder: Path, team: Team) -> Path:

@@ -17,8 +17,8 @@ from splitvfl.defenses import (
     RecordGaussian,
 )
 from splitvfl.defenses.corrected_response import CorrectedResponse
+from splitvfl.errors import from_zero, probability
 from splitvfl.privacy import gaussian_delta, gaussian_sigma, multiplicative_laplace_epsilon
-from splitvfl.privacy.checking import from_zero, probability
 
 # Claims and calculations are sums and quotients of the same numbers, in another order.
 ROUNDING = 1e-9

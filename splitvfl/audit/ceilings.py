@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
-from splitvfl.errors import ArgumentError
+from splitvfl.errors import ArgumentError, positive
 from splitvfl.privacy import gaussian_mu
-from splitvfl.privacy.checking import positive
 
 _NORMAL = NormalDist()
 

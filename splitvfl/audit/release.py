@@ -5,10 +5,10 @@ from __future__ import annotations
 from splitvfl.audit.calculation import Calculated
 from splitvfl.audit.defense import DRAWS
 from splitvfl.audit.verdicts import ClaimAudit, Verdict
+from splitvfl.errors import probability
 from splitvfl.privacy import gaussian_mu_epsilon
 from splitvfl.privacy.audit import Objective, measure
 from splitvfl.privacy.audit.two_worlds import Draw
-from splitvfl.privacy.checking import probability
 
 
 def audit_release(

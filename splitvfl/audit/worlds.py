@@ -32,8 +32,8 @@ from splitvfl.hooks import (
     needs_label_gradients,
     soft_classes_of,
 )
+from splitvfl.learning.discrete_noise import Keystream
 from splitvfl.learning.label_gradients import LabelGradients, LabelGradientSource
-from splitvfl.privacy.sampling import Keystream
 
 Messages = npt.NDArray[np.float64]
 Relation = Literal["label of a record", "residue of a record", "row of a record"]

@@ -74,7 +74,7 @@ class Gaussian:
         Raises:
             ArgumentError: If no ``bound`` is claimed, so that rows may be as far apart as they like.
         """
-        from splitvfl.privacy import gaussian_delta  # which brings SciPy along
+        from splitvfl.learning.gaussian_noise import gaussian_delta  # which brings SciPy along
 
         if self.bound is None:
             raise ArgumentError("Gaussian: without a bound on rows noise makes nothing differentially private")
@@ -162,7 +162,7 @@ class GaussianDP(_Words):
 
     def delta(self, epsilon: float) -> float:
         """Return the δ with which it is (ε, δ)-differentially private: that of one Gaussian release."""
-        from splitvfl.privacy import gaussian_delta  # which brings SciPy along
+        from splitvfl.learning.gaussian_noise import gaussian_delta  # which brings SciPy along
 
         return gaussian_delta(1.0, epsilon, sensitivity=self.mu)
 

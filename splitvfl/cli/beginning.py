@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from splitvfl.app.console import in_width
 from splitvfl.cli.console import ExperimentFile, Overrides, command_line, next_steps, output_console, say
 from splitvfl.data.spelling import as_flag, settings_written
 from splitvfl.errors import ConfigError, printable
@@ -147,6 +146,8 @@ def check(
 
 
 def _tell_in_width(line: str) -> None:
+    from splitvfl.app.console import in_width
+
     say(in_width(line, output_console().width))
 
 

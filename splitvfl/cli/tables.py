@@ -14,7 +14,7 @@ from splitvfl.data.spelling import as_flag, settings_written
 from splitvfl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from splitvfl.data.ingest import StatisticsReport
+    from splitvfl.data.ingest.shards import StatisticsReport
 
 
 def ingest(
@@ -83,8 +83,9 @@ def ingest(
 ) -> None:
     """Write files of any size as tables to train on, one folder per party."""
     from splitvfl.app.console import IngestProgress
-    from splitvfl.data import ingest as ingesting
     from splitvfl.data.alignment import aligned_rows
+    from splitvfl.data.ingest import run as ingesting
+    from splitvfl.data.ingest.shards import shard_statistics
     from splitvfl.data.ingest.words import (
         claims_of,
         described,
@@ -148,7 +149,7 @@ def ingest(
             else:
                 shard = read_shard(statistics_only)
                 check_noted(find_files(files), shard=shard.number, shards=shard.of)
-                taken = ingesting.shard_statistics(spec, parties, out, shard=shard, hashing=hashing, **how)
+                taken = shard_statistics(spec, parties, out, shard=shard, hashing=hashing, **how)
     if taken is not None:
         _tell_statistics(taken, files, names=names, hash_key_file=hash_key_file, aligned=aligned)
         return

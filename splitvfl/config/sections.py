@@ -223,7 +223,7 @@ CELL_SETTINGS = ("missing_values", "decimal", "thousands", "units")
 
 
 class DataConfig(Settings):
-    """Which data, and how they are read: the arguments of :func:`splitvfl.data.load` of the same names.
+    """Which data, and how they are read: the arguments of :func:`splitvfl.data.load.load` of the same names.
 
     ``path``, ``aligned`` and ``ranges`` are looked for beside the experiment file, then in the current folder; given on
     the command line, the other way round. Of ``tables``, which were ingested before, nothing but the path is left to
@@ -405,8 +405,8 @@ class TrainConfig(Settings):
             need small batches: a few hundred records learn little in batches of 256.
         drop_last: Leave out, in every epoch, the records that do not fill a batch: others each time, by the order.
         block_rows: Neighbouring records that are shuffled as one before they are shuffled with others
-            (:class:`splitvfl.data.Batches`); ``null`` takes 4096 for ``tables``, which are read from disk, and 1 for
-            all other data.
+            (:class:`splitvfl.learning.batches.Batches`); ``null`` takes 4096 for ``tables``, which are read from disk,
+            and 1 for all other data.
         shards: Into how many runs of neighbours the records are divided, each with an order of its own, of which every
             batch has its part: the order of that many workers, in one process.
         optimizer: How weights are updated, at every party on its own.

@@ -41,14 +41,14 @@ from splitvfl.hooks import (
     needs_label_gradients,
     record_loss_of,
     scope_of,
+    unused,
 )
 from splitvfl.leakage.judging import Handle
-from splitvfl.leakage.watching import unused
+from splitvfl.learning.discrete_noise import Keystream
 from splitvfl.learning.label_gradients import Drawn, LabelGradients
 from splitvfl.learning.precision import widened
 from splitvfl.learning.randomness import derive_seed, entropic_generator
 from splitvfl.learning.sampling import drawing_device
-from splitvfl.privacy.sampling import Keystream
 from splitvfl.system.forks import forks
 from splitvfl.system.pickling import NotPickled
 from splitvfl.team.team import Alone, Team

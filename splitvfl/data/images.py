@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from splitvfl.errors import DataError
-from splitvfl.system.untrusted_files import UntrustedFile
+from splitvfl.system.untrusted_files import UntrustedFile, archive_directory
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -39,8 +39,7 @@ _MOST_BYTES: Final = 1 << 26  # of a file as it lies on the disk
 _IDX: Final = {"train": "train", "test": "t10k"}
 _IDX_IMAGES, _IDX_LABELS = 0x803, 0x801
 _REMEDY: Final = "download the files of MNIST anew"
-_DIRECTORY, _LONGEST_COMMENT, _MOST_ENTRIES = b"PK\x05\x06", 1 << 16, 16
-_LOCATOR, _LOCATOR_BYTES = b"PK\x06\x07", 20  # of zip64: just before the directory's end, whose numbers it replaces
+_MOST_ENTRIES, _MOST_DIRECTORY = 16, 1 << 16  # the directory in bytes
 
 
 def read_images(path: Path) -> pa.Table:
@@ -131,7 +130,8 @@ def _idx(path: Path, magic: int, shape: tuple[int, ...]) -> Bytes:
 def _of_archive(path: Path) -> list[tuple[Bytes, Bytes]]:
     one = _file(path)
     with one.opened() as file:
-        _check_directory(one, file, _checked_size(one, file))
+        _checked_size(one, file)
+        _check_directory(one, file)
         try:
             with zipfile.ZipFile(file) as archive:
                 return [
@@ -145,19 +145,15 @@ def _of_archive(path: Path) -> list[tuple[Bytes, Bytes]]:
             raise one.refused(error) from error
 
 
-def _check_directory(one: UntrustedFile, file: BinaryIO, size: int) -> None:
+def _check_directory(one: UntrustedFile, file: BinaryIO) -> None:
     """Refuse an archive of many entries: each takes memory before anything is known of it."""
-    file.seek(max(0, size - _LONGEST_COMMENT - 22 - _LOCATOR_BYTES))
-    end = file.read()
-    place = end.rfind(_DIRECTORY)
-    if place < 0 or len(end) - place < 22:
+    directory = archive_directory(file)
+    if directory is None:
         raise one.refused("it is no archive")
-    if end[max(0, place - _LOCATOR_BYTES) : place].startswith(_LOCATOR):
+    if directory.is_64:
         raise one.refused("it has a zip64 directory, as archives of 4 GiB or 65,535 entries do; expected a plain one")
-    entries, length = struct.unpack("<HI", end[place + 10 : place + 16])
-    if entries > _MOST_ENTRIES or length > _LONGEST_COMMENT:
-        raise one.refused(f"it has {entries:,} entries; expected x_train, y_train, x_test and y_test")
-    file.seek(0)
+    if directory.entries > _MOST_ENTRIES or directory.size > _MOST_DIRECTORY:
+        raise one.refused(f"it has {directory.entries:,} entries; expected x_train, y_train, x_test and y_test")
 
 
 def _array(one: UntrustedFile, archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]) -> Bytes:

@@ -19,12 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeGuard
 
-import torch
 from torch import Tensor
 
 from splitvfl.data.columns import PartyData
-from splitvfl.errors import ArgumentError, DataError, ProtocolError
-from splitvfl.learning.schedule import EarlyStopping
+from splitvfl.errors import DataError, ProtocolError
 from splitvfl.messaging.conversation import Expected, Half, Outbox
 from splitvfl.messaging.json_message import Note, awaited_note, note, read_note
 from splitvfl.messaging.messages import Message
@@ -134,50 +132,6 @@ def terms_of(data: PartyData, settings: Mapping[str, object]) -> dict[str, objec
         "order of the test ids": _digest(data.test.ids),
         **settings,
     }
-
-
-def agreed_settings(
-    *,
-    batch_size: int,
-    drop_last: bool,
-    block_rows: int,
-    seed: int,
-    evaluate_every: int,
-    early_stopping: EarlyStopping | None,
-    exchange: Mapping[str, object],
-    autocast: torch.dtype | None,
-    wire: torch.dtype | None,
-    shards: int = 1,
-) -> dict[str, object]:
-    """Return the settings of a run that every party must have alike, by the names under which they are compared.
-
-    Those of the exchange are its own (:meth:`splitvfl.exchange.base.Exchange.terms`).
-
-    Raises:
-        ArgumentError: If a dtype is neither bfloat16 nor ``None``.
-    """
-    stopping = early_stopping
-    return {
-        "batch size": batch_size,
-        "last batch, if smaller": "left out" if drop_last else "taken",
-        "rows in a block": block_rows,
-        "seed of the order": seed,
-        "epochs between evaluations": evaluate_every,
-        "early stopping: patience": None if stopping is None else stopping.patience,
-        "early stopping: min_delta": None if stopping is None else stopping.min_delta,
-        "early stopping: validation_every": None if stopping is None else stopping.validation_every,
-        **exchange,
-        "autocast": _dtype_name("autocast", autocast, none="off"),
-        "wire": _dtype_name("wire", wire, none="as computed"),
-        **({} if shards == 1 else {"shards of the records": shards}),
-    }
-
-
-def _dtype_name(setting: str, dtype: torch.dtype | None, *, none: str) -> str:
-    # float16 would need a loss scaler: the gradient of a mean over 65 536 records lies below its smallest number.
-    if dtype not in (None, torch.bfloat16):
-        raise ArgumentError(f"{setting} must be torch.bfloat16 or None, got {dtype}")
-    return none if dtype is None else "bf16"
 
 
 def _digest(ids: Tensor) -> str:

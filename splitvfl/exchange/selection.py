@@ -14,8 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from splitvfl.errors import ArgumentError, PrivacyError
-from splitvfl.privacy.checking import number
+from splitvfl.errors import ArgumentError, PrivacyError, number
 
 KEY_BYTES: Final = 32
 

@@ -43,7 +43,7 @@ class Split(Exchange):
         receiver_clips: Bounds that receivers put on what they receive, before use. A statement of privacy rests on them
             where noise is large; ``null``: what arrives is used as it is.
         noise: Noise that is calculated for a privacy loss, of linear models. An experiment attaches it, and sets
-            ``receiver_clips`` by it, as :class:`~splitvfl.run.trainer.Trainer` does with ``epochs``, and nothing else;
+            ``receiver_clips`` by it, as :class:`~splitvfl.app.trainer.Trainer` does with ``epochs``, and nothing else;
             ``null``: no noise but that of defenses.
         in_flight: How many batches may be under way when a passive party begins the next, so that it computes while
             messages travel: its activation of a step comes from weights that have not seen the gradients of so many

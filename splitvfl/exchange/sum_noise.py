@@ -1,11 +1,11 @@
 """Discrete Gaussian noise on sums that the owner of a key opens, and on its own: whole numbers of the sums' last bit.
 
 A masked sum is a whole number that its owner cannot read, nor round to the grid of the noise. So the noise is ``g k +
-u``: k of :func:`~splitvfl.privacy.sampling.discrete_gaussian`, g its grid in units of the sum's last bit, and u uniform
-in ``[0, g)``. For an f that is uniform whatever the sum is, ``s + g k + u`` is f plus g times (``s`` rounded to the
-grid, with f as the threshold, plus k). That is the mechanism with rounding before the noise, which
-:meth:`~splitvfl.privacy.sampling.DiscreteNoise.widened` counts, and f tells nothing of the sum. Where the grid is finer
-than the last bit, k is rounded to it: rounding after the noise, which costs nothing.
+u``: k of :func:`~splitvfl.learning.discrete_noise.discrete_gaussian`, g its grid in units of the sum's last bit, and u
+uniform in ``[0, g)``. For an f that is uniform whatever the sum is, ``s + g k + u`` is f plus g times (``s`` rounded to
+the grid, with f as the threshold, plus k). That is the mechanism with rounding before the noise, which
+:meth:`~splitvfl.learning.discrete_noise.DiscreteNoise.widened` counts, and f tells nothing of the sum. Where the grid
+is finer than the last bit, k is rounded to it: rounding after the noise, which costs nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from splitvfl.privacy.sampling import DiscreteNoise, Keystream, discrete_gaussian
+from splitvfl.learning.discrete_noise import DiscreteNoise, Keystream, discrete_gaussian
 
 KEY_BYTES = 32
 _WORD_BITS = 64

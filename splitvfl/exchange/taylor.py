@@ -77,7 +77,7 @@ class Taylor(EncryptedExchange):
             the inner product of its logits with each other's. ``None``: yes, and no with ``noise``, under which it
             would mean nothing.
         noise: What is agreed on noise before encryption. An experiment plans and attaches it, and
-            :class:`~splitvfl.run.trainer.Trainer` with ``epochs``; nothing else does.
+            :class:`~splitvfl.app.trainer.Trainer` with ``epochs``; nothing else does.
         common: As for :class:`~splitvfl.exchange.paillier.EncryptedExchange`; the encryption's ``value_limit`` bounds
             parts of the logits, and these less ``2 y``.
 

@@ -31,6 +31,8 @@ LEAST_SHARE = 1e-12
 # Nats beyond which sums count no more where a prediction may still matter.
 _NEAR = 8.0
 _MOST_NUMBERS = 1 << 23
+# Deviations below this share of the largest number are rounding.
+_LEAST_UNIT = 1e-9
 
 
 class ManyHistory(RunHistory):
@@ -90,9 +92,10 @@ class ClassesHistory(ManyHistory):
 
     The odds of a class are a weighted sum of what is known of *that* class, with the same weights for all, and a number
     for each class: weights of its own for every pair of classes would learn to predict anew from what a bad model puts
-    out. Log probabilities on the fold that was left out are the scores, judged by macro AUC. Where the partner's
-    features are known, a second one gets in addition the log probabilities that two models of the features give out of
-    fold, on the same folds. It is fitted with true labels, as a partner's attack is not.
+    out. Levels of whole messages belong to no class, and have a weight for each. Log probabilities on the fold that was
+    left out are the scores, judged by macro AUC. Where the partner's features are known, a second one gets in addition
+    the log probabilities that two models of the features give out of fold, on the same folds. It is fitted with true
+    labels, as a partner's attack is not.
     """
 
     @property
@@ -120,12 +123,14 @@ class ClassesHistory(ManyHistory):
         parts = np.stack(
             [predicted, mean, np.maximum(summed, -_NEAR), np.maximum(summed, -MOST_NATS), told / seen], axis=2
         )
+        levels = self._levels(slots)
         answers, folds = torch.from_numpy(truth), folds_of(truth, seed)
 
         def auc_of(parts: Sequence[Floats]) -> float:
             scores = np.zeros(summed.shape)
             for (fitted, held_out), known in zip(folds, parts, strict=True):
-                scores[held_out] = _fitted(known[fitted], truth[fitted])(known[held_out])
+                model = _fitted(known[fitted], levels[fitted], truth[fitted])
+                scores[held_out] = model(known[held_out], levels[held_out])
             return macro_auc(torch.from_numpy(scores), answers)
 
         messages = auc_of([parts] * FOLDS)
@@ -144,24 +149,50 @@ class ClassesHistory(ManyHistory):
         return with_features(found, joint=joint, baseline=own.auc)
 
 
-def _fitted(parts: Floats, truth: Classes) -> Callable[[Floats], Floats]:
-    """Return what gives the log probabilities of parts ``(n, k, j)``, fitted to parts of records of these classes.
+def _fitted(parts: Floats, whole: Floats, truth: Classes) -> Callable[[Floats, Floats], Floats]:
+    """Return what gives log probabilities, fitted to records of these classes.
 
-    The likelihood is that of ``softmax_c(Σ_j β_j x_cj + b_c)``, less half the squares of β on standardised numbers.
+    The likelihood is that of ``softmax_c(Σ_j β_j x_cj + Σ_l γ_cl z_l + b_c)``, less half the squares of β and γ on
+    standardised numbers.
+
+    Args:
+        parts: ``(n, k, j)``: x, numbers of each class.
+        whole: ``(n, l)``: z, numbers of a record that belong to no class.
+        truth: ``(n,)``.
     """
     _, classes, count = parts.shape
-    unit = parts.reshape(-1, count).std(axis=0)
-    unit = np.where(unit > 0.0, unit, np.inf)
-    scaled, members = parts / unit, np.eye(classes)[truth]
+    unit = _unit(parts.reshape(-1, count))
+    middle, spread = whole.mean(axis=0), _unit(whole)
+    members = np.eye(classes)[truth]
+
+    def standard(whole: Floats) -> Floats:
+        return np.column_stack([(whole - middle) / spread, np.ones(len(whole))])
+
+    scaled, beside = parts / unit, standard(whole)
+    penalty = np.ones((beside.shape[1], classes))
+    penalty[-1] = 0.0
+
+    def log_shares(values: Floats, scaled: Floats, beside: Floats) -> Floats:
+        found: Floats = log_softmax(scaled @ values[:count] + beside @ values[count:].reshape(-1, classes), axis=1)
+        return found
 
     def loss(values: Floats) -> tuple[float, Floats]:
-        logits = log_softmax(scaled @ values[:count] + values[count:], axis=1)
+        logits, kept = log_shares(values, scaled, beside), values.copy()
+        kept[count:] *= penalty.ravel()
         residues = np.exp(logits) - members
-        slopes = np.concatenate([np.einsum("nk,nkj->j", residues, scaled) + values[:count], residues.sum(axis=0)])
-        return float(0.5 * values[:count] @ values[:count] - (members * logits).sum()), slopes
+        slopes = np.concatenate([np.einsum("nk,nkj->j", residues, scaled), (beside.T @ residues).ravel()]) + kept
+        return float(0.5 * kept @ kept - (members * logits).sum()), slopes
 
-    found = minimize(loss, np.zeros(count + classes), jac=True, method="L-BFGS-B", options={"maxiter": 200}).x
-    return lambda asked: np.asarray(log_softmax(asked / unit @ found[:count] + found[count:], axis=1))
+    start = np.zeros(count + penalty.size)
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 200}).x
+    return lambda parts, whole: log_shares(found, parts / unit, standard(whole))
+
+
+def _unit(numbers: Floats) -> Floats:
+    """Return the deviation of each column; infinity where it is constant."""
+    spread = numbers.std(axis=0)
+    found: Floats = np.where(spread > _LEAST_UNIT * np.abs(numbers).max(axis=0), spread, np.inf)
+    return found
 
 
 class NumberHistory(ManyHistory):
@@ -199,7 +230,7 @@ class NumberHistory(ManyHistory):
         told, mean, seen = self._sums(slots)
         model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3.0, 3.0, 7)))
         folds = number_folds(labels.size, seed)
-        numbers = np.concatenate([predicted, mean, told / seen], axis=1)
+        numbers = np.concatenate([predicted, mean, told / seen, self._levels(slots)], axis=1)
         answers = torch.from_numpy(labels.astype(np.float64))
 
         def concordance_of(numbers: Sequence[Floats]) -> float:

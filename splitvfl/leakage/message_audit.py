@@ -133,6 +133,8 @@ class MessageAudit(Handle, Stateful, ABC):
             self.history.features.rows(ids.detach().cpu().numpy().reshape(-1))
             self._checked = True
         self._attack(SentBatch(clean, sent, labels.reshape(-1), ids, responses, label_gradients))
+        if ids is not None:
+            self.history.note_level(ids.detach().cpu().numpy().reshape(-1), sent)
         self.seconds += time.perf_counter() - started
 
     @abstractmethod

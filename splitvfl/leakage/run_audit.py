@@ -29,6 +29,9 @@ _MOST_RECORDS = 1 << 21
 # Nats beyond which sums of log ratios count no more: where a prediction may still matter, and where nothing does.
 _NEAR, _FAR = 8.0, 30.0
 _LEAST_UNIT, _MOST_UNITS, _MOST_NEWTON = 1e-9, 10.0, 50
+# Memory of a run's usual level, in messages: about the last fifty count.
+_USUAL_DECAY = 0.98
+_TINY = np.finfo(np.float64).tiny
 _COLUMNS = ("ratio", "shift", "square", "last", "energy", "logit", "logits")
 
 
@@ -79,7 +82,8 @@ class RunHistory(ABC):
     """
 
     def __init__(self, *, label: type[np.generic], **columns: type[np.generic]) -> None:
-        self._records = RecordTable(seen=np.int64, label=label, **columns)
+        self._records = RecordTable(seen=np.int64, label=label, level=np.float64, least=np.float64, **columns)
+        self._usual = np.zeros(2)  # sum of the levels of earlier messages, and how many
         self.features: PartnerFeatures | None = None
 
     @property
@@ -90,6 +94,32 @@ class RunHistory(ABC):
     def __len__(self) -> int:
         """Number of records that crossed."""
         return int(np.count_nonzero(self._records["seen"]))
+
+    def note_level(self, ids: Ids, sent: Tensor) -> None:
+        """Remember how strong a message is as a whole, of the records in it that are known by now.
+
+        A defense may scale its noise by the batch. Then the rows of all others tell something of a record's label, and
+        its own row does not.
+
+        Args:
+            ids: ``(n,)``.
+            sent: ``(n, width)``: the message.
+        """
+        level = math.log(max(float(sent.detach().double().square().mean()), _TINY))
+        beyond = level - self._usual[0] / self._usual[1] if self._usual[1] else 0.0
+        self._usual = _USUAL_DECAY * self._usual + (level, 1.0)
+        slots = self._records.find(ids)
+        slots = slots[slots >= 0]
+        np.add.at(self._records["level"], slots, beyond)
+        np.minimum.at(self._records["least"], slots, beyond)
+
+    def _levels(self, slots: Slots) -> Floats:
+        """Return the mean and the least level of each record's messages, beyond the usual one, ``(n, 2)``.
+
+        The least is 0 where none was below it.
+        """
+        seen = self._records["seen"][slots]
+        return np.stack([self._records["level"][slots] / seen, self._records["least"][slots]], axis=1)
 
     def judge(self, *, seed: int = 0) -> RunLeak:
         """Return how well the run's messages tell the labels, together with the last prediction of each record.
@@ -157,26 +187,28 @@ class RunHistory(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the records' numbers."""
-        return self._records.state_dict()
+        return {**self._records.state_dict(), "usual": torch.from_numpy(self._usual.copy())}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
         self._records.load_state_dict(state)
+        usual = state.get("usual")  # earlier versions knew nothing of levels
+        self._usual = np.zeros(2) if usual is None else usual.numpy().copy()
 
 
 class BinaryHistory(RunHistory):
     """Numbers of each record's messages, of two classes.
 
-    Sum and mean of the log ratios, mean, spread and last of the shifts, mean energy, last and mean logit: these are put
-    together by logistic regression, five-fold, on at most 10 000 records of each class that are drawn with a fixed
-    seed. Its log odds on the fold that was left out are the score. Where the partner's features are known, a second one
-    gets in addition the log odds that two models of the features give each record out of fold, on the same folds. It is
-    fitted with true labels, as a partner's attack
-    is not, and yet loses a little to a better one where records are few. On some hundred records gradient boosting on
-    the same numbers read up to .06 less and at most .004 more, and adding the sums of log ratios to the logit far less
-    where answers are remembered, as the same evidence is then counted in every epoch.
+    Sum and mean of the log ratios, mean, spread and last of the shifts, mean energy, last and mean logit, mean and
+    least level of whole messages: these are put together by logistic regression, five-fold, on at most 10 000 records
+    of each class that are drawn with a fixed seed. Its log odds on the fold that was left out are the score. Where the
+    partner's features are known, a second one gets in addition the log odds that two models of the features give each
+    record out of fold, on the same folds. It is fitted with true labels, as a partner's attack is not, and yet loses a
+    little to a better one where records are few. On some hundred records gradient boosting on the same numbers read up
+    to .06 less and at most .004 more, and adding the sums of log ratios to the logit far less where answers are
+    remembered, as the same evidence is then counted in every epoch.
 
-    It is kept of about the first two million records that are met, 65 bytes each and their ids.
+    It is kept of about the first two million records that are met, 81 bytes each and their ids.
     """
 
     def __init__(self) -> None:
@@ -256,7 +288,7 @@ class BinaryHistory(RunHistory):
         return with_features(found, joint=leak_auc(torch.from_numpy(scores), tensors[1]), baseline=own.auc)
 
     def _numbers(self, slots: Slots) -> Floats:
-        """Return what there is of each record besides the prediction, ``(n, 8)``."""
+        """Return what there is of each record besides the prediction, ``(n, 10)``."""
         columns = {name: self._records[name][slots].astype(np.float64) for name in ("seen", *_COLUMNS)}
         seen, ratio = columns["seen"], columns["ratio"]
         shift, energy, logit, each = (columns[name] / seen for name in ("shift", "energy", "logits", "ratio"))
@@ -264,7 +296,8 @@ class BinaryHistory(RunHistory):
         # Sums of ratios are what counts where they are small, and mean no more than "certainly" where they are large;
         # of answers that a label defense remembers, and so repeats, it is their mean that counts.
         sums = (np.clip(ratio, -near, near) for near in (_NEAR, _FAR))
-        return np.column_stack([logit, *sums, np.clip(each, -_NEAR, _NEAR), shift, spread, columns["last"], energy])
+        told = [logit, *sums, np.clip(each, -_NEAR, _NEAR), shift, spread, columns["last"], energy]
+        return np.column_stack([*told, self._levels(slots)])
 
 
 def with_features(messages: RunLeak, *, joint: float, baseline: float) -> RunLeak:

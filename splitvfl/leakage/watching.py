@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from splitvfl.hooks import note_of
+from splitvfl.hooks import note_of, unused
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_reading import ColumnReader
 from splitvfl.leakage.judging import Leak, ScoreKeeper, worst_of
@@ -265,15 +265,3 @@ def _three(party: str, leak: LabelLeak) -> dict[str, float]:
         "known_without_messages": leak.known,
     }
     return {f"labels/{party}/{name}": value for name, value in found.items() if value is not None}
-
-
-def unused(name: str, taken: Mapping[str, object]) -> str:
-    """Return a name that is not taken: itself, or with a number.
-
-    >>> unused("norm", {"norm": 0, "norm-2": 0})
-    'norm-3'
-    """
-    label, number = name, 2
-    while label in taken:
-        label, number = f"{name}-{number}", number + 1
-    return label

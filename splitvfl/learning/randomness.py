@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.errors import PrivacyError
-from splitvfl.privacy.sampling import Keystream
+from splitvfl.learning.discrete_noise import Keystream
 from splitvfl.system.forks import forks
 
 # Torch's state of a Mersenne twister: 24 bytes of header, then 624 words of 32 bits in 8 bytes each.

@@ -102,12 +102,16 @@ class RecordTable:
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
-        self._columns = {name: column.numpy().copy() for name, column in state["columns"].items()}
+        saved, self._size = state["columns"], state["size"]
+        # A column that an earlier version did not keep starts at zero.
+        self._columns = {
+            name: saved[name].numpy().copy() if name in saved else np.zeros(self._size, dtype)
+            for name, dtype in self._dtypes.items()
+        }
         self._index = None
         if state["ids"] is not None:
             self._index = _HashTable()
             self._index.add(state["ids"].numpy(), state["slots"].numpy())
-        self._size = state["size"]
 
 
 class _HashTable:

@@ -1,8 +1,8 @@
 """Noise and coin tosses of defenses: the one place where they are drawn, and where noise is added.
 
 Everything comes from :func:`random_bits`, in whole numbers of 63 bits, of a torch generator or, in a deployed run, a
-:class:`~splitvfl.privacy.sampling.Keystream`. A hook draws through its :class:`~splitvfl.hooks.Secrets`, which call
-these functions with its own source.
+:class:`~splitvfl.learning.discrete_noise.Keystream`. A hook draws through its :class:`~splitvfl.hooks.Secrets`, which
+call these functions with its own source.
 
 Why not ``torch.randn``: in float32 on a CPU, torch's Gaussian noise has one of 2^24 angles in every pair of numbers.
 Whoever knows two rows that may have been sent takes each away and sees which one leaves such an angle: the label of a
@@ -11,7 +11,7 @@ is rounded, once, on a grid that no row decides. Drawing in float64 alone would 
 itself: then the 2^53 angles of such noise can be seen.
 
 From a keystream, :func:`add_normal` and :func:`add_laplace` with one scale add discrete noise to numbers of its grid,
-exactly (:mod:`splitvfl.privacy.sampling`).
+exactly (:mod:`splitvfl.learning.discrete_noise`).
 
 What is not promised. Torch's generators are not cryptographic: from enough output their state, and so all noise, can be
 computed. Numbers that are not discrete are Gaussian as far as float64 goes: beyond 9.42 standard deviations there are
@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError
-from splitvfl.privacy.sampling import MOST_SCALES, DiscreteNoise, Keystream, Law
+from splitvfl.learning.discrete_noise import MOST_SCALES, DiscreteNoise, Keystream, Law
 
 Source = torch.Generator | Keystream
 """Where random bits come from: a seeded generator, for experiments, or a secret keystream."""

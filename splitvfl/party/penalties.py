@@ -17,8 +17,7 @@ from torch import Tensor
 
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.errors import ConfigError
-from splitvfl.hooks import Held, Penalty, Weighed, held_by, hook_name, penalise, scope_of, weighed
-from splitvfl.leakage.watching import unused
+from splitvfl.hooks import Held, Penalty, Weighed, held_by, hook_name, penalise, scope_of, unused, weighed
 from splitvfl.learning.randomness import PartyRandom
 from splitvfl.learning.sampled import distribution_of
 

@@ -1,5 +1,7 @@
 """Differential privacy: how much noise buys how much, and what it leaves to an attacker."""
 
+from splitvfl.learning.discrete_noise import DiscreteNoise, Keystream, discrete_gaussian, discrete_laplace
+from splitvfl.learning.gaussian_noise import classic_gaussian_sigma, gaussian_delta, gaussian_sigma
 from splitvfl.privacy.accounting import (
     GaussianEvaluations,
     GaussianMessages,
@@ -15,7 +17,6 @@ from splitvfl.privacy.dp_paillier import (
     dp_paillier_sigma,
     label_attack_success,
 )
-from splitvfl.privacy.gaussian import classic_gaussian_sigma, gaussian_delta, gaussian_sigma
 from splitvfl.privacy.gaussian_dp import gaussian_mu, gaussian_mu_delta, gaussian_mu_epsilon, least_detection_error
 from splitvfl.privacy.laplace import (
     MultiplicativeBounds,
@@ -29,7 +30,6 @@ from splitvfl.privacy.laplace import (
     multiplicative_laplace_epsilon,
 )
 from splitvfl.privacy.published_bounds import hdp_excess_loss, noise_norm_bound, noisy_label_horizon
-from splitvfl.privacy.sampling import DiscreteNoise, Keystream, discrete_gaussian, discrete_laplace
 from splitvfl.privacy.sensitivity import HdpTraining, hdp_sensitivity, tight_hdp_sensitivity
 from splitvfl.privacy.sign_horizon import initial_margin, sign_attack_horizon
 from splitvfl.privacy.single_column import (

@@ -29,8 +29,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from splitvfl.errors import ArgumentError, PrivacyError
-from splitvfl.privacy.checking import count, number, positive, probability
+from splitvfl.errors import ArgumentError, PrivacyError, count, number, positive, probability
 from splitvfl.privacy.composition import Guarantee, PrivacyLoss
 from splitvfl.privacy.gaussian_dp import gaussian_mu
 from splitvfl.privacy.sensitivity import HdpTraining

@@ -23,9 +23,8 @@ from itertools import product
 import numpy as np
 from scipy.special import gammaln
 
-from splitvfl.errors import ArgumentError
+from splitvfl.errors import ArgumentError, count, positive, probability
 from splitvfl.privacy import loss_distributions
-from splitvfl.privacy.checking import count, positive, probability
 from splitvfl.privacy.gaussian_dp import gaussian_mu_delta, gaussian_mu_epsilon
 
 _Counts = tuple[tuple[float, int], ...]

@@ -6,9 +6,8 @@ import math
 from statistics import NormalDist
 from typing import Literal, TypedDict, Unpack
 
-from splitvfl.errors import ArgumentError
-from splitvfl.privacy.checking import count, positive, probability
-from splitvfl.privacy.gaussian import classic_gaussian_sigma
+from splitvfl.errors import ArgumentError, count, positive, probability
+from splitvfl.learning.gaussian_noise import classic_gaussian_sigma
 
 PartyLetter = Literal["A", "B"]
 
@@ -85,7 +84,8 @@ def dp_paillier_sigma(
     T = 30 steps in all; with the steps that 30 epochs really have, σ is .1 to .5 % larger.
 
     ``epsilon``, in nats, and ``delta`` lie in (0, 1); beyond it, pass the sensitivity to
-    :func:`~splitvfl.privacy.gaussian.gaussian_sigma`. All other arguments are those of :func:`dp_paillier_sensitivity`.
+    :func:`~splitvfl.learning.gaussian_noise.gaussian_sigma`. All other arguments are those of
+    :func:`dp_paillier_sensitivity`.
 
     Source: *Is Vertical Logistic Regression Privacy-Preserving?*, the noise of Algorithm 3.
 

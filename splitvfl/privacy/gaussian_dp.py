@@ -7,9 +7,8 @@ from statistics import NormalDist
 
 from scipy.special import log_ndtr
 
-from splitvfl.errors import ArgumentError
-from splitvfl.privacy.checking import positive, probability
-from splitvfl.privacy.gaussian import gaussian_delta, gaussian_sigma, log_gaussian_delta
+from splitvfl.errors import ArgumentError, positive, probability
+from splitvfl.learning.gaussian_noise import gaussian_delta, gaussian_sigma, log_gaussian_delta
 
 _NORMAL = NormalDist()
 # Of Newton's method, which takes three to eight.

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 
-from splitvfl.errors import ArgumentError
-from splitvfl.privacy.checking import count, number, positive
+from splitvfl.errors import ArgumentError, count, number, positive
 
 MultiplicativeMode = Literal["as_printed", "sign_preserving", "centred_at_one"]
 

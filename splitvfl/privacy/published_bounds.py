@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from splitvfl.privacy.checking import count, from_zero, positive, probability
+from splitvfl.errors import count, from_zero, positive, probability
 
 
 def noise_norm_bound(*, sigma: float, batch_size: int, steps: int, delta: float, constant: float = 1.0) -> float:

@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.signal import lfilter
 
-from splitvfl.errors import ArgumentError
-from splitvfl.privacy.checking import count, from_zero, number, positive
+from splitvfl.errors import ArgumentError, count, from_zero, number, positive
 
 Side = Literal["passive", "active"]
 _ROUNDING = 1e-14

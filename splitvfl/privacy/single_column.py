@@ -14,8 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from splitvfl.errors import ArgumentError
-from splitvfl.privacy.checking import count
+from splitvfl.errors import ArgumentError, count
 
 PartsSeen: TypeAlias = Literal["each", "sums", "sums of all"]
 """What the label owner gets of a partner's parts of the logits.

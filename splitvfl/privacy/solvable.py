@@ -23,8 +23,7 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from splitvfl.errors import ArgumentError
-from splitvfl.privacy.checking import count
+from splitvfl.errors import ArgumentError, count
 from splitvfl.privacy.laplace import laplace_label_success
 
 Computation = Literal["batch equations", "first batch", "stacked epochs", "sparse residues", "packing"]

@@ -28,8 +28,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
-from splitvfl.errors import ArgumentError
-from splitvfl.privacy.checking import count, number
+from splitvfl.errors import ArgumentError, count, number
 
 Relation = Literal["label", "row", "record"]
 """What neighbours differ in: one label; one party's row of one record; one record at every party."""

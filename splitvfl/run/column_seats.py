@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from splitvfl.data.columns import Records
 from splitvfl.exchange.base import Exchange
-from splitvfl.hooks import Attack, hook_name, needs_of, reads_jointly
+from splitvfl.hooks import Attack, hook_name, needs_of, reads_jointly, unused
 from splitvfl.leakage.after_training import own_copy
 from splitvfl.leakage.architecture import architecture_of
 from splitvfl.leakage.asked_categories import MOST_CATEGORIES, NO_CATEGORIES, AskedCategories, asked_categories
@@ -20,7 +20,7 @@ from splitvfl.leakage.column_reading import ColumnReader
 from splitvfl.leakage.ridge import fit_ridge
 from splitvfl.leakage.shown_records import ShownRecords
 from splitvfl.leakage.view_fields import in_words
-from splitvfl.leakage.watching import Watch, unused
+from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.party.party import ActiveParty, PassiveParty, SentActivation

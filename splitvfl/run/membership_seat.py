@@ -17,11 +17,11 @@ from torch import Tensor
 
 from splitvfl.errors import ArgumentError, AttackRefused, HookError
 from splitvfl.exchange.prediction import predict_records
-from splitvfl.hooks import Attack, View, call_attack, hook_name, known_share_of, needs_of, note_of
+from splitvfl.hooks import Attack, View, call_attack, hook_name, known_share_of, needs_of, note_of, unused
 from splitvfl.leakage.membership import MembershipLeak
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.view_fields import in_words
-from splitvfl.leakage.watching import Watch, unused
+from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.messaging.messages import Message

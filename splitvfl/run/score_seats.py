@@ -21,7 +21,7 @@ from splitvfl.cut.split_model import call_top
 from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import ArgumentError, AttackRefused, HookError
 from splitvfl.exchange.prediction import predict_records
-from splitvfl.hooks import Attack, KnownColumns, View, hook_name, known_share_of, needs_of
+from splitvfl.hooks import Attack, KnownColumns, View, hook_name, known_share_of, needs_of, unused
 from splitvfl.leakage.after_training import own_copy
 from splitvfl.leakage.column_errors import shares_recovered
 from splitvfl.leakage.column_figures import TOLD, ColumnReading, ColumnShare
@@ -29,7 +29,7 @@ from splitvfl.leakage.features import Part, run_feature_attack
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.ridge import fit_ridge
 from splitvfl.leakage.view_fields import in_words
-from splitvfl.leakage.watching import Watch, unused
+from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.losses import link_of, loss_name
 from splitvfl.learning.randomness import PartyRandom, derive_seed

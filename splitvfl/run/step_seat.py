@@ -19,13 +19,13 @@ from torch import Tensor
 from splitvfl.errors import ArgumentError, AttackRefused, HookError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.linear import columns_of, with_one
-from splitvfl.hooks import Attack, PartnerStep, View, hook_name, needs_of
+from splitvfl.hooks import Attack, PartnerStep, View, hook_name, needs_of, unused
 from splitvfl.leakage.column_errors import shares_recovered
 from splitvfl.leakage.column_figures import EXACT, TOLD, ColumnReading, ColumnShare
 from splitvfl.leakage.features import run_feature_attack
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.view_fields import in_words
-from splitvfl.leakage.watching import Watch, unused
+from splitvfl.leakage.watching import Watch
 from splitvfl.learning.optimizers import plain_rate_of
 from splitvfl.learning.randomness import PartyRandom
 from splitvfl.party.party import ActiveParty, LinearStep, PassiveParty

@@ -5,12 +5,10 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from splitvfl.claims import claims_of, is_per_record
@@ -22,11 +20,9 @@ from splitvfl.data.digests import data_digests, encoded_digest, refuse_changed_d
 from splitvfl.data.joint_records import read_joint_records
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
 from splitvfl.exchange.base import Exchange, Side, checked_side
-from splitvfl.exchange.evaluation import EvaluationPlan
-from splitvfl.exchange.handshake import TaskSpec, agreed_settings, terms_of
+from splitvfl.exchange.handshake import TaskSpec, terms_of
 from splitvfl.exchange.prediction import Part, predict, predict_records
 from splitvfl.exchange.scoring import ACTIVE
-from splitvfl.exchange.split import Split
 from splitvfl.hooks import (
     At,
     Attack,
@@ -38,21 +34,18 @@ from splitvfl.hooks import (
     seat_of,
     target_of,
 )
-from splitvfl.leakage.canaries import check_canaries
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.features import FeatureLeak
-from splitvfl.leakage.judging import Leak, known_allowed
+from splitvfl.leakage.judging import Leak
 from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.leaks import Leaks
 from splitvfl.leakage.membership import MembershipLeak
 from splitvfl.leakage.message_audit import MessageAudit
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.packed_values import PackedReading
-from splitvfl.leakage.side_knowledge import KNOWN
 from splitvfl.leakage.watching import Watch
-from splitvfl.learning.batches import Batches
 from splitvfl.learning.randomness import derive_seed
-from splitvfl.learning.schedule import EarlyStopping, Schedule, checked_count
+from splitvfl.learning.schedule import checked_count
 from splitvfl.learning.settings import Settings
 from splitvfl.messaging.conversation import Half, Recorder, converse
 from splitvfl.messaging.messages import Message
@@ -60,7 +53,6 @@ from splitvfl.party.attaching import attach_defense, check_labels
 from splitvfl.party.direction import check_awaited
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run import checkpoint, written_files
-from splitvfl.run.calculated_noise import CalculatedNoise, Given, epochs_of_noise
 from splitvfl.run.column_seats import ColumnSeats
 from splitvfl.run.feature_seats import feature_leaks
 from splitvfl.run.half_folder import (
@@ -75,6 +67,7 @@ from splitvfl.run.ledger_file import LEDGER_FOLDER, run_of
 from splitvfl.run.membership_seat import MembershipSeat
 from splitvfl.run.packing_seat import PackingSeat, deviating, reads_packed
 from splitvfl.run.party_training import ActiveTraining, PartyTraining, PassiveTraining, Rendezvous
+from splitvfl.run.plan import TrainingPlan
 from splitvfl.run.progress_bar import progress_bar
 from splitvfl.run.replacement import Replacement
 from splitvfl.run.results import Results
@@ -82,7 +75,6 @@ from splitvfl.run.score_seats import ScoreSeats
 from splitvfl.run.seats import LabelBook, Seats
 from splitvfl.run.step_seat import StepSeat
 from splitvfl.run.training import Training, TrainingProgress
-from splitvfl.wording import shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,74 +99,36 @@ class Trainer(Training):
     Args:
         active: The party with the labels.
         passives: The other parties by name.
+        plan: What the training is.
         defenses: Attached where each belongs. At several cuts, each cut gets its own copy. One of the activation acts
             in training, evaluations and predictions, unless :class:`~splitvfl.hooks.At` names some of them.
         attacks: Label attacks for every passive party, run at every step or, if that is what they are for, once after
             training; feature attacks run at every step or, if that is what they are for, once at the end, on
             predictions.
-        batch_size: Records in a step.
-        drop_last: Leave out, in every epoch, the records that do not fill a batch.
-        block_rows: Neighbouring records that are shuffled as one, see :class:`splitvfl.data.Batches`; 1 shuffles all.
-        shards: Into how many runs of neighbours the records are divided, see :class:`splitvfl.data.Batches`: the order
-            of that many workers, in one process.
-        seed: Order of the records, and every party's randomness in training (dropout).
-        noise_seed_for_experiments: Fixed seed of every defense's generator, and of what an exchange draws in secret
-            (which records ``hybrid`` uses), for experiments only. Default: seeds from
-            the operating system's entropy.
-        known_positives: How many positive records an attacker is assumed to know, for attacks that need some, and is
-            not judged by: at every step the first ones met, after training ones drawn with the seed. Never more than
-            half of the training records of the class, so that there are others to be judged by.
-        known_negatives: How many negative records it is assumed to know, likewise.
-        audit: Whether to run the auditor's attack.
-        canaries: How many training records get a coin toss for a label, at random, at least twenty: the AUC of an
-            attack among them is the leak beyond the prediction (:mod:`splitvfl.leakage.canaries`). They are in no other
-            figure of an attack, and never among the records that are held out or tested on. ``None``: there are none.
-        log_dir: Folder for TensorBoard, ``metrics.jsonl`` and checkpoints; ``None`` keeps nothing. A folder that holds
-            another run is refused, unless :meth:`resume` goes on with it or ``overwrite`` is asked for.
-        overwrite: Replace the run that ``log_dir`` holds. It is deleted when the new run has its first checkpoint; if
-            training ends before, it is as it was.
-        log_every: Steps between two lines of the log.
-        checkpoint_every: Steps between two checkpoints, besides one after each epoch; ``None`` for no more.
-        evaluate_every: Epochs between two evaluations on the test records; the last epoch always ends in one.
-        epochs: Epochs of the whole run, where the exchange has noise that is calculated for a privacy loss:
-            :meth:`fit` trains no longer then. Default: what :meth:`fit` is told, and no noise is calculated.
-        early_stopping: When to end before the last epoch. Every ``validation_every``-th training record is then held
-            out and evaluated too, and at the end each party has the weights of its best evaluation.
-        device: Where models and batches live.
-        autocast: ``torch.bfloat16`` runs the models under autocast: activations and gradients then cross in bfloat16;
-            losses, defenses and attacks compute in float32. ``None``: models run as they are.
-        wire: ``torch.bfloat16`` rounds activations and gradients to bfloat16 as the last thing before they cross; the
-            receiver goes on in float32. ``None``: they cross as they were computed.
-        exchange: How a step is talked through; by party's name where one of them deviates, in an experiment with a
-            malicious party. Default: activations and gradients in the clear. Noise that is agreed on
-            (``Split(noise=...)``, ``Taylor(noise=...)``, ``Residue(sum_noise=...)``) is calculated from ``epochs`` and
-            from what the parties are, as from an experiment's file, and added.
+        folder: Folder for TensorBoard, ``metrics.jsonl`` and checkpoints; ``None`` keeps nothing. A folder that holds
+            another run is refused, unless :meth:`resume` goes on with it or :attr:`overwrite` is set.
+        exchanges: By party's name how a step is talked through, where one of them deviates; ``None``: as the plan says.
         malicious: By party's name, the engine of one that deviates from an encrypted exchange, such as
             ``{"lab": PackingEngine()}``: what it reads is judged (:attr:`packing`). Default: all are honest.
-        record: Called with every message of the training steps, e.g. ``Transcript().record``; in exchange one-way,
-            with everything that crosses before them.
-        record_evaluations: Called with every message of evaluations, likewise
-            (``Transcript(most_bytes=2**28).record``): a partner sees them too. Their rows are those of ``data.test``,
-            in that order, and where early stopping holds records out these.
-        scores_by: Who computes the scores of :meth:`predict`, as for
-            :func:`splitvfl.exchange.prediction.predict_records`.
-        direction_by: The passive party that sends a direction of noise on scores there, likewise.
 
     Attributes:
+        exchange: How the active party talks a step through.
+        overwrite: Whether a run that the folder holds is replaced. It is deleted when this run has its first
+            checkpoint; if training ends before, it is as it was.
+        record: Called with every message of the training steps; in exchange one-way, with everything that crosses
+            before them.
+        record_evaluations: Called with every message of evaluations.
         number: Number of the run, which its checkpoints keep: trained further, it is the same run.
         made_by: The sections of an experiment that the parties' halves were made by, for those who read them again.
         data_digests: Digests of every party's data, by party, as checkpoints hold them
             (:func:`splitvfl.data.digests.data_digests`); empty before training, and without a folder.
-        noise_notes: What is to be said of noise that was calculated here, in sentences: what is protected, from whom,
-            by what, and what is not covered.
 
     Raises:
-        ArgumentError: If parties have no or clashing names, an attack needs what a party cannot show, ``epochs`` is no
-            whole number of at least 1, ``exchange`` is no exchange, or ``autocast`` or ``wire`` is another dtype.
+        ArgumentError: If parties have no or clashing names, an attack needs what a party cannot show, or the plan has a
+            dtype that no party takes.
         ConfigError: If an attack, a defense or canaries are for binary labels and the task is another; if there are to
-            be canaries without an auditor who looks for them, or where no message about one record comes back; if
-            ``direction_by`` is to send a direction that no defense of scores awaits; or if noise is agreed on, and this
-            is no training that it can be calculated for.
+            be canaries without an auditor who looks for them, or where no message about one record comes back; or if
+            noise is agreed on that was not calculated.
         DataError: If there are to be more canaries than other records.
         PrivacyError: If a guarantee per record is claimed for a model with batch-mixing layers.
     """
@@ -183,125 +137,56 @@ class Trainer(Training):
         self,
         active: ActiveParty,
         passives: Mapping[str, PassiveParty],
+        plan: TrainingPlan,
         *,
         defenses: Sequence[Defense | At] = (),
         attacks: Sequence[Attack] = (),
-        batch_size: int = 256,
-        drop_last: bool = False,
-        block_rows: int = 1,
-        shards: int = 1,
-        seed: int = 0,
-        noise_seed_for_experiments: int | None = None,
-        known_positives: int = KNOWN,
-        known_negatives: int = KNOWN,
-        audit: bool = True,
-        canaries: int | None = None,
-        log_dir: str | Path | None = None,
-        overwrite: bool = False,
-        log_every: int = 10,
-        checkpoint_every: int | None = None,
-        evaluate_every: int = 1,
-        epochs: int | None = None,
-        early_stopping: EarlyStopping | None = None,
-        device: torch.device | str = "cpu",
-        autocast: torch.dtype | None = None,
-        wire: torch.dtype | None = None,
-        exchange: Exchange | Mapping[str, Exchange] | None = None,
+        folder: Path | None = None,
+        exchanges: Mapping[str, Exchange] | None = None,
         malicious: Mapping[str, Engine] | None = None,
-        record: Recorder | None = None,
-        record_evaluations: Recorder | None = None,
-        scores_by: str = ACTIVE,
-        direction_by: str | None = None,
     ) -> None:
         super().__init__(Watch(passives))
-        self.active = active
-        self.passives = dict(passives)
+        self.active, self.passives, self.folder = active, dict(passives), folder
         _check_names(active, self.passives)
-        self.folder = None if log_dir is None else Path(log_dir)
-        self._overwrite = overwrite
-        self.batches = Batches(
-            active.data.train.count,
-            batch_size,
-            seed=seed,
-            drop_last=drop_last,
-            block_rows=block_rows,
-            held_out_every=None if early_stopping is None else early_stopping.validation_every,
-            shards=shards,
-            sizes=None if active.data.shards is None else active.data.shards.sizes,
-        )
-        epochs = None if epochs is None else checked_count("epochs", epochs)
-        checked_count("evaluate_every", evaluate_every)
-        exchange, noise = _checked_exchange(exchange), None
-        self._longest = epochs_of_noise(exchange, epochs) if isinstance(exchange, Exchange) else None
-        if isinstance(exchange, Exchange) and self._longest is not None:
-            exchange.check_shards(shards)
-            given = Given(
-                active=active,
-                passives=self.passives,
-                exchange=exchange,
-                epochs=self._longest,
-                batches=self.batches,
-                evaluate_every=evaluate_every,
-                early_stopping=early_stopping is not None,
-                autocast=autocast is not None,
-                defenses=defenses,
-                fixed=noise_seed_for_experiments is not None,
-            )
-            noise = self.calculate(given)
-            exchange, defenses = noise.exchange, [*defenses, *noise.defenses]
-        self.noise_notes = () if noise is None else noise.notes
-        self.account = None if noise is None else noise.account
-        names = (active.name, *self.passives)
-        exchanges = _by_party(exchange, names, noise_seed_for_experiments)
+        self.batches = plan.batches(active.data)
+        by_party = _by_party(plan, exchanges, (active.name, *self.passives))
         if malicious:
-            exchanges = {**exchanges, **deviating(exchanges[active.name], malicious, active.name, names)}
-        own = exchanges[active.name]
-        own.check_shards(shards)
-        self._settings = agreed_settings(
-            batch_size=batch_size,
-            drop_last=drop_last,
-            block_rows=block_rows,
-            seed=seed,
-            evaluate_every=evaluate_every,
-            early_stopping=early_stopping,
-            exchange=own.terms(),
-            autocast=autocast,
-            wire=wire,
-            shards=shards,
-        )
-        if own.in_flight:  # checkpoints are where nothing is in flight, so that weights depend on where they come
-            self._settings["checkpoint every"] = checkpoint_every or 0
-        self._schedule_of = partial(
-            Schedule,
-            self.batches,
-            log_every=log_every,
-            checkpoint_every=checkpoint_every,
-            evaluate_every=evaluate_every,
-        )
-        self._record, self._record_evaluations = record, record_evaluations
-        self._scores_by, self._direction_by = scores_by, direction_by
+            by_party |= deviating(by_party[active.name], malicious, active.name, (active.name, *self.passives))
+        self.exchange = by_party[active.name]
+        self.exchange.check_shards(plan.shards)
+        self._training_plan = replace(plan, exchange=self.exchange)
+        self._settings = self._training_plan.terms()
+        if self.exchange.in_flight:  # checkpoints are where nothing is in flight: weights depend on where they come
+            self._settings["checkpoint every"] = plan.checkpoint_every or 0
+        self._prepare(defenses)
+        self._sides = _sides(by_party, active, self.passives)
+        self._take_seats(attacks, malicious or {})
+        self.overwrite, self._begun = False, False
+        self.record: Recorder | None = None
+        self.record_evaluations: Recorder | None = None
+        self._scores_by, self._direction_by = ACTIVE, None
+        self.number = new_run_number()
+        self.made_by: dict[str, MadeBy] = {}
+        self.data_digests: dict[str, dict[str, str]] = {}
+
+    def _prepare(self, defenses: Sequence[Defense | At]) -> None:
+        """Make the parties ready to train, each with randomness and defenses of its own."""
+        active, plan = self.active, self._training_plan
         for party in self._parties:
-            own_seed = derive_seed(seed, "party", party.name)
-            party.prepare(seed=own_seed, device=torch.device(device), autocast=autocast, wire=wire)
-        if early_stopping is not None:
-            active.stop_early_by(early_stopping, self.batches.held_out)
-        # Where only sums cross, or nothing comes back, no message is about one record.
-        read = not own.sums_only and not own.one_way
+            plan.prepare(party, seed=derive_seed(plan.seed, "party", party.name))
+        plan.stop_early(active, self.batches)
         active.training_labels.canaries = None  # of an earlier trainer
-        if canaries is not None:
-            check_canaries(audit=audit, exchange=own.name, read=read)
-            active.training_labels.place_canaries(
-                canaries, self.batches, noise_seed_for_experiments=noise_seed_for_experiments
-            )
+        plan.check_canaries()
+        plan.place_canaries(active, self.batches)
         for name in self.passives:
             active.connect(name)
-        _attach(defenses, active, self.passives, noise_seed_for_experiments)
-        if direction_by is not None:
-            check_awaited(active.scores, direction_by)
-        self._sides = _sides(exchanges, active, self.passives)
-        self.known_positives, self.known_negatives = known_allowed(
-            active.training_labels.judged_records, known_positives, known_negatives, classes=active.task.classes
-        )
+        _attach(defenses, active, self.passives, plan.noise_seed_for_experiments)
+
+    def _take_seats(self, attacks: Sequence[Attack], malicious: Mapping[str, Engine]) -> None:
+        """Let every attack, and the auditor, watch from where it belongs."""
+        active, own, seed = self.active, self.exchange, self._training_plan.seed
+        known = self._training_plan.known_records(active)
+        self.known_positives, self.known_negatives = known["known_positives"], known["known_negatives"]
         on_features = [one for one in attacks if seat_of(one) == "active" and target_of(one) == "features"]
         of_scores = [one for one in on_features if reads_whole_model(one) and not reads_activations(one)]
         of_steps = [one for one in on_features if reads_steps(one)]
@@ -337,42 +222,39 @@ class Trainer(Training):
             [one for one in attacks if seat_of(one) == "passive" and not (malicious and reads_packed(one))],
             watch=self.watch,
             labels_of=self.labels_of,
-            known={"known_positives": self.known_positives, "known_negatives": self.known_negatives},
+            known=known,
             seed=derive_seed(seed, "after training"),
         )
         self.after_training = self._seats.after_training
         self._packing_seat = PackingSeat(
             active,
             self.passives,
-            malicious or {},
+            malicious,
             attacks=[one for one in attacks if reads_packed(one)],
             watch=self.watch,
             labels_of=self.labels_of,
             exchange=own,
             sides=self._sides,
         )
-        if audit and read:
+        if self._training_plan.audit and own.shows_gradients():
             for name, party in self.passives.items():
                 self.watch.audits[name] = active.cuts[name].audit(
                     canaries=active.canaries, classes=active.task.classes, features=party.data.train
                 )
-        self.exchange = own
-        self._begun = False
-        self.number = new_run_number()
-        self.made_by: dict[str, MadeBy] = {}
-        self.data_digests: dict[str, dict[str, str]] = {}
 
-    @staticmethod
-    def calculate(given: Given) -> CalculatedNoise:
-        """Return the noise for what was given, where the exchange agrees on some.
+    def score_by(self, scores_by: str, *, direction_by: str | None) -> None:
+        """Say who takes part in :meth:`predict`.
+
+        Args:
+            scores_by: Who computes scores, as for :func:`splitvfl.exchange.prediction.predict_records`.
+            direction_by: The passive party that sends a direction of noise on scores, likewise; ``None``: nobody does.
 
         Raises:
-            ConfigError: Always: models and defenses are not known here.
+            ConfigError: If a direction is to be sent that no defense of scores awaits.
         """
-        raise ConfigError(
-            f"exchange {given.exchange.name}: noise is agreed on, which the Trainer of the package itself calculates: "
-            "from splitvfl import Trainer"
-        )
+        if direction_by is not None:
+            check_awaited(self.active.scores, direction_by)
+        self._scores_by, self._direction_by = scores_by, direction_by
 
     def __repr__(self) -> str:
         """Return parties, records and how far it is."""
@@ -429,13 +311,14 @@ class Trainer(Training):
             with progress_bar(shown=bool(progress)) as bar:
                 return self.fit(epochs, progress=bar)
         epochs = checked_count("epochs", epochs)
-        if self._longest is not None and epochs > self._longest:
+        longest = self._training_plan.noise_epochs
+        if longest is not None and epochs > longest:
             raise ConfigError(
-                f"the noise of this run was calculated for {self._longest} epochs, and {epochs} would spend more than "
-                "was promised: say epochs to a new Trainer"
+                f"the noise of this run was calculated for {longest} epochs, and {epochs} would spend more than was "
+                "promised: say epochs to a new Trainer"
             )
-        limit = None if self.account is None else self.account.stop
-        schedule = self._schedule_of(epochs) if limit is None else self._schedule_of(epochs, stop=limit)
+        stop = None if self.account is None else self.account.stop
+        schedule = self._training_plan.schedule(self.batches, epochs, stop=stop)
         self.exchange.plan_run(self.active, epochs=epochs)
         self._set_out(schedule, progress)
         try:
@@ -466,7 +349,7 @@ class Trainer(Training):
         """Let all parties talk through the whole run."""
         common: dict[str, Any] = {
             "exchange": self.exchange,
-            "plan": EvaluationPlan(validation=self.batches.held_out, test=self.active.data.test.count),
+            "plan": self._training_plan.evaluation(self.active.data, self.batches),
             "here": Rendezvous(),
             "count": len(self._parties),
         }
@@ -486,10 +369,10 @@ class Trainer(Training):
         def record(message: Message) -> None:
             # What somebody without data says belongs to what the active party does.
             sender = own.get(message.sender, active)
-            if self._record is not None and sender.trains:
-                self._record(message)
-            if self._record_evaluations is not None and sender.evaluates:
-                self._record_evaluations(message)
+            if self.record is not None and sender.trains:
+                self.record(message)
+            if self.record_evaluations is not None and sender.evaluates:
+                self.record_evaluations(message)
 
         converse(halves, record=record)
 
@@ -518,7 +401,7 @@ class Trainer(Training):
         """Make sure that a folder holds no run: what training would write over is refused, or moved aside."""
         earlier = self._settled(folder)
         found = written_files.paths(folder)  # nothing, where a run of the whole folder was moved aside before
-        if found and not self._overwrite:
+        if found and not self.overwrite:
             raise ConfigError(
                 f"{folder} already holds a run: go on with it by trainer.resume(), replace it by overwrite=True, "
                 "or name another log_dir"
@@ -789,31 +672,21 @@ def _check_names(active: ActiveParty, passives: Mapping[str, PassiveParty]) -> N
         raise ArgumentError(f"two parties are called {active.name!r}")
 
 
-def _checked_exchange(given: Exchange | Mapping[str, Exchange] | None) -> Exchange | Mapping[str, Exchange]:
-    """Return an exchange, or one by party, as it was given; the usual one for none."""
-    if given is None:
-        return Split()
-    several = given if isinstance(given, Mapping) else None
-    for name, one in {"": given}.items() if several is None else several.items():
-        if not isinstance(one, Exchange):
-            what, also = ("", ", or a mapping with one for each party") if several is None else (f" of {name}", "")
-            raise ArgumentError(
-                f"expected exchange{what} as an object of splitvfl.exchange, Split(...) say{also}, got {shown(one)}"
-            )
-    return given
-
-
 def _by_party(
-    exchange: Exchange | Mapping[str, Exchange], names: Sequence[str], noise_seed: int | None
-) -> Mapping[str, Exchange]:
-    def fixed(one: Exchange) -> Exchange:
-        return one if noise_seed is None else one.repeatable(noise_seed)
+    plan: TrainingPlan, exchanges: Mapping[str, Exchange] | None, names: Sequence[str]
+) -> dict[str, Exchange]:
+    """Return the exchange of each party, its secrets fixed where an experiment fixes them."""
+    seed = plan.noise_seed_for_experiments
 
-    if isinstance(exchange, Exchange):
-        return dict.fromkeys(names, fixed(exchange))
-    if set(exchange) != set(names):
-        raise ArgumentError(f"expected an exchange for each of {', '.join(names)}, got {', '.join(exchange) or 'none'}")
-    return {name: fixed(one) for name, one in exchange.items()}
+    def fixed(one: Exchange) -> Exchange:
+        return one if seed is None else one.repeatable(seed)
+
+    if exchanges is None:
+        return dict.fromkeys(names, fixed(plan.exchange))
+    if set(exchanges) != set(names):
+        given = ", ".join(exchanges) or "none"
+        raise ArgumentError(f"expected an exchange for each of {', '.join(names)}, got {given}")
+    return {name: fixed(one) for name, one in exchanges.items()}
 
 
 def _attach(

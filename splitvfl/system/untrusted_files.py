@@ -25,6 +25,7 @@ import os
 import re
 import secrets
 import stat
+import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -66,7 +67,11 @@ _SIZES: Final[Mapping[str, int]] = {
     **dict.fromkeys(("U32", "I32", "F32"), 4),
     **dict.fromkeys(("U64", "I64", "F64"), 8),
 }
-_MOST_ENTRIES: Final = 1 << 20
+_MOST_DIRECTORY: Final = 1 << 24  # bytes, for each of which an archive's directory may take sixteen of memory
+_LONGEST_COMMENT: Final = 1 << 16
+_ENDS: Final = struct.Struct("<4s4xHH2I2x")  # where a directory ends: entries on this disk and in all, length, offset
+_ENDS_64: Final = struct.Struct("<4s20x4Q")  # the same of zip64, just before its locator
+_LOCATOR: Final = struct.Struct("<4s16x")
 # What torch would call with a number of its choice: a few bytes that fill the memory with zeros.
 _FILLS_MEMORY: Final = re.compile(rb"(?:builtins|__builtin__)[\n.]bytearray")
 
@@ -90,6 +95,20 @@ class ArrayHead(NamedTuple):
     columns_first: bool
     dtype: np.dtype[Any]
     offset: int
+
+
+class ArchiveDirectory(NamedTuple):
+    """What the end of a zip archive announces of its directory.
+
+    Attributes:
+        entries: How many entries it has.
+        size: How many bytes it has.
+        is_64: Whether a zip64 record says so, which replaces the plain one.
+    """
+
+    entries: int
+    size: int
+    is_64: bool
 
 
 class TensorHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -373,12 +392,17 @@ class UntrustedFile:
         return found
 
     def _check_archive(self, file: BinaryIO) -> None:
+        directory = archive_directory(file)
+        if directory is None:
+            raise self._no_checkpoint()
+        # Before it is opened: each entry takes memory then, however few are announced.
+        if directory.size > _MOST_DIRECTORY:
+            raise self.refused(f"its archive has a directory of {directory.size:,} bytes, as no checkpoint has")
         try:
             with zipfile.ZipFile(file) as archive:
                 entries = archive.infolist()
                 packed = any(one.compress_type != zipfile.ZIP_STORED for one in entries)
-                unfit = packed or len(entries) > _MOST_ENTRIES
-                unfit = unfit or sum(one.file_size for one in entries) > os.fstat(file.fileno()).st_size
+                unfit = packed or sum(one.file_size for one in entries) > os.fstat(file.fileno()).st_size
                 pickled = b"" if unfit else b"".join(
                     archive.read(one) for one in entries if one.filename.endswith(".pkl")
                 )  # fmt: skip
@@ -410,6 +434,32 @@ class UntrustedFile:
     def _too_large(self) -> SplitVFLError:
         size = next((f"{self.most >> bits} {unit}" for bits, unit in _UNITS if self.most >> bits), "0 bytes")
         return self.error(f"{self.path} is larger than {size}, and no such file is: take it away")
+
+
+def archive_directory(file: BinaryIO) -> ArchiveDirectory | None:
+    """Return what the end of a zip archive announces of its directory; ``None`` if it is no archive.
+
+    It is read before the archive is opened, which takes memory for every entry. Where it stands is where
+    :mod:`zipfile` looks for it; a zip64 locator whose record is not just before it is of no archive.
+
+    Args:
+        file: The archive, which is then at its beginning.
+    """
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _LONGEST_COMMENT - _ENDS.size - _LOCATOR.size - _ENDS_64.size))
+    tail = file.read()
+    file.seek(0)
+    place = tail.rfind(b"PK\x05\x06")
+    if place < 0 or len(tail) - place < _ENDS.size:
+        return None
+    _, _, entries, length, _ = _ENDS.unpack_from(tail, place)
+    if not tail[max(0, place - _LOCATOR.size) : place].startswith(b"PK\x06\x07"):
+        return ArchiveDirectory(entries, length, is_64=False)
+    record = place - _LOCATOR.size - _ENDS_64.size
+    if record < 0 or not tail[record:].startswith(b"PK\x06\x06"):
+        return None
+    _, _, entries, length, _ = _ENDS_64.unpack_from(tail, record)
+    return ArchiveDirectory(entries, length, is_64=True)
 
 
 def refuse_links(folder: Path, error: type[SplitVFLError] = CheckpointError) -> None:

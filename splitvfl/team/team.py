@@ -262,3 +262,8 @@ class FirstWorker(Alone):
     def collect(self, content: bytes) -> list[bytes]:
         """Return the content as often as there would be workers."""
         return [content] * self.size
+
+
+def part_of(count: int, team: Team) -> range:
+    """Return the positions of this worker's part of so many records."""
+    return range(team.rank * count // team.size, (team.rank + 1) * count // team.size)

@@ -20,10 +20,10 @@ import torch
 
 import splitvfl
 from splitvfl.cli import main
-from splitvfl.data import Batches
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ArgumentError, DataError, PrivacyError, SplitVFLError
-from splitvfl.models.glm_losses import GammaLoss, PoissonLoss
+from splitvfl.learning.batches import Batches
+from splitvfl.learning.glm_losses import GammaLoss, PoissonLoss
 from splitvfl.privacy import (
     GaussianMessages,
     HdpTraining,

@@ -13,7 +13,7 @@ from splitvfl.app.deployment import coordinator_run, party_run, run_party
 from splitvfl.app.experiment import build_trainer
 from splitvfl.app.records import load_data
 from splitvfl.config.sections import ExperimentConfig, parse_config
-from splitvfl.data import VerticalData
+from splitvfl.data.columns import VerticalData
 from splitvfl.errors import ConfigError
 from splitvfl.run.networked import ActiveRun, PassiveRun
 from tests.run.parties import free_ports, same_weights, weights_of

@@ -11,7 +11,7 @@ import pytest
 from splitvfl.app.data_summary import own_summary_of, summary_of
 from splitvfl.cli import main
 from splitvfl.data.columns import VerticalData
-from splitvfl.data.ingest import ingest
+from splitvfl.data.ingest.run import ingest
 from splitvfl.data.load import load_table
 from splitvfl.data.spec import PartyClaim, TableSpec
 from splitvfl.data.spelling import as_flag, settings_written

@@ -28,7 +28,7 @@ from splitvfl.app.saved_model import Origin, load_half, save_half
 from splitvfl.attacks import discrete_search
 from splitvfl.cli import main
 from splitvfl.config.sections import load_config
-from splitvfl.data import load
+from splitvfl.data.load import load
 from splitvfl.errors import CheckpointError, ConfigError, DataError
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.leakage.alphabets import one_hot

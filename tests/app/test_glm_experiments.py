@@ -17,6 +17,7 @@ from sklearn.metrics import d2_tweedie_score
 from splitvfl import load_run
 from splitvfl.app.distillation import distill
 from splitvfl.app.forecasting import forecast
+from splitvfl.app.trainer import Trainer
 from splitvfl.attacks import LeastSquaresAttack
 from splitvfl.cli import main
 from splitvfl.config.sections import load_config
@@ -36,7 +37,6 @@ from splitvfl.party.attaching import attach_defense
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.report.summary import read_summary
 from splitvfl.run import student
-from splitvfl.run.trainer import Trainer
 from splitvfl.sklearn import SplitClassifier, SplitRegressor
 from tests.builders import ACTIVE, party_data, seeded
 

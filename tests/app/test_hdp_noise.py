@@ -22,7 +22,7 @@ from splitvfl.app.noise_stream import Stream
 from splitvfl.app.records import load_data
 from splitvfl.cli import main
 from splitvfl.config.sections import ExperimentConfig, parse_config
-from splitvfl.data import PartyData, VerticalData
+from splitvfl.data.columns import PartyData, VerticalData
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ConfigError, DataError
 from splitvfl.exchange.noise import HdpNoiseSettings
@@ -239,7 +239,7 @@ def trained(*changes: str, text: str = TEXT, epochs: int = 2) -> tuple[Trainer, 
     config = config_of("train.noise_seed_for_experiments=5", *changes, text=text)
     crossed: list[Message] = []
     trainer = build_trainer(config, load_data(config))
-    trainer._record = crossed.append
+    trainer.record = crossed.append
     trainer.fit(epochs)
     return trainer, crossed
 
@@ -445,7 +445,7 @@ def test_of_a_fixed_seed_no_keystream_is_claimed_and_a_run_without_draws_from_on
     config = config_of(text=PAIR)
     crossed: list[Message] = []
     trainer = build_trainer(config, load_data(config))
-    trainer._record = crossed.append
+    trainer.record = crossed.append
     trainer.fit(1)
     plan = plan_for(data, text=PAIR)
     for kind, sigma in (("activation", plan.passive.sigma), ("gradient", plan.active.sigma / RECORDS)):

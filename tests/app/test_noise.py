@@ -15,7 +15,7 @@ from splitvfl.app.noise import NoisePlan
 from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.records import load_data
 from splitvfl.config.sections import ExperimentConfig, parse_config
-from splitvfl.data import PartyData, VerticalData
+from splitvfl.data.columns import PartyData, VerticalData
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.taylor import Taylor
@@ -236,7 +236,7 @@ def test_all_passive_parties_get_one_draw_of_the_active_partys_noise() -> None:
     config = config_of("train.epochs=1", "exchange.noise.epsilon=0.5", "model.row_norm=0.5", text=THREE)
     trainer = build_trainer(config, load_data(config))
     messages: list[Message] = []
-    trainer._record = messages.append
+    trainer.record = messages.append
     trainer.fit(1)
     sent: dict[int, list[torch.Tensor]] = {}
     for message in messages:

@@ -23,7 +23,7 @@ from splitvfl.data.alignment import ALIGNMENT_FILE, aligned_rows, read_alignment
 from splitvfl.data.hashing import text_ids
 from splitvfl.data.id_column import fingerprint, id_digest
 from splitvfl.data.id_rules import FIRST_RULE, ID_RULE
-from splitvfl.data.ingest import ingest_like
+from splitvfl.data.ingest.run import ingest_like
 from splitvfl.data.record_index import RecordIndex, asked_digests
 from splitvfl.data.schema import SCHEMA_FILE, read_data_schema
 from splitvfl.data.shard_files import ShardNote, held_shards, shard_file

@@ -24,7 +24,7 @@ from splitvfl.app.teacher import _ScoreFile
 from splitvfl.config.sections import DataConfig
 from splitvfl.data.columns import Provenance
 from splitvfl.data.id_column import id_digest, read_digests
-from splitvfl.data.ingest import ingest_like
+from splitvfl.data.ingest.run import ingest_like
 from splitvfl.data.joint_records import read_joint_records
 from splitvfl.data.new_records import read_new_records
 from splitvfl.data.party_file import PartyFile

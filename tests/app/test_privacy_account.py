@@ -18,7 +18,7 @@ from splitvfl.app.deployment import run_party
 from splitvfl.app.experiment import Experiment, Workbench, run_experiment
 from splitvfl.app.records import load_data
 from splitvfl.config.sections import ExperimentConfig, parse_config
-from splitvfl.data import VerticalData
+from splitvfl.data.columns import VerticalData
 from splitvfl.errors import ConfigError
 from splitvfl.hooks import Secrets
 from splitvfl.privacy import PrivacyBudget, gaussian_delta, tight_hdp_sensitivity

@@ -20,7 +20,7 @@ from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.records import load_data
 from splitvfl.app.trainer import Trainer
 from splitvfl.config.sections import ExperimentConfig, parse_config
-from splitvfl.data import VerticalData
+from splitvfl.data.columns import VerticalData
 from splitvfl.defenses import AsymmetricResponse, GaussianIR, Rounding
 from splitvfl.errors import ArgumentError, ConfigError, SplitVFLError
 from splitvfl.exchange.base import Exchange
@@ -28,14 +28,15 @@ from splitvfl.exchange.noise import HdpNoiseSettings, NoiseSettings, SumNoiseSet
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.split import Split
 from splitvfl.exchange.taylor import Taylor
+from splitvfl.learning.glm_losses import LeastSquaresLoss
 from splitvfl.learning.optimizers import ProximalSGD, fused_adam, sgd
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.tasks import Binary, Regression, Task
 from splitvfl.models import MLP, Linear, LinearTop, logistic_loss
-from splitvfl.models.glm_losses import LeastSquaresLoss
 from splitvfl.models.linear import LogisticRegressionRecipe
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy import tight_hdp_sensitivity
+from splitvfl.run.plan import TrainingPlan
 from splitvfl.sklearn import SplitClassifier, SplitRegressor
 from tests.exchange.logistic import SHORT
 from tests.run.parties import SHORT_KEYS
@@ -241,8 +242,10 @@ def test_what_the_noise_is_not_calculated_for_is_refused(given: dict[str, Any], 
 def test_users_import_the_trainer_that_calculates_and_the_other_says_so(data: VerticalData) -> None:
     assert splitvfl.Trainer is Trainer
     trainer = in_python(data, Split())
-    with pytest.raises(ConfigError, match="from splitvfl import Trainer"):
-        splitvfl.run.trainer.Trainer(trainer.active, trainer.passives, exchange=Split(noise=HDP), epochs=2)
+    with pytest.raises(ConfigError, match="would be protected by nothing"):
+        splitvfl.run.trainer.Trainer(
+            trainer.active, trainer.passives, TrainingPlan(exchange=Split(noise=HDP), epochs=2, batch_size=64)
+        )
 
 
 def test_parties_take_the_same_steps(data: VerticalData) -> None:

@@ -26,7 +26,7 @@ from splitvfl.app.shown_weights import SHIFT
 from splitvfl.attacks import HalfAttack, LeastSquaresAttack, constrained_least_squares, rcc2
 from splitvfl.attacks.error_bounds import ColumnMoments, row_space, transformed_error
 from splitvfl.cli import main
-from splitvfl.data import load
+from splitvfl.data.load import load
 from splitvfl.data.transform import best_rotation, flip
 from splitvfl.defenses.revealed_weights import least_singular_value, shifted_error, weight_shift
 from splitvfl.errors import CheckpointError, ConfigError, DataError

@@ -26,10 +26,11 @@ from torch import nn
 import splitvfl
 from splitvfl.app.records import load_data
 from splitvfl.app.saved_run import SavedRun, load_run
+from splitvfl.app.trainer import Trainer
 from splitvfl.cli import main
 from splitvfl.config.sections import load_config
 from splitvfl.data.doubts import DoubtWarning
-from splitvfl.data.ingest import ingest_like
+from splitvfl.data.ingest.run import ingest_like
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError, DriftError
 from splitvfl.learning.losses import Logistic
 from splitvfl.learning.randomness import PartyRandom
@@ -38,7 +39,6 @@ from splitvfl.models import MLP
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.report.summary import _beyond, read_summary
 from splitvfl.run.half_folder import HalfSchema, _signed, is_half
-from splitvfl.run.trainer import Trainer
 from tests.tables import ingest
 
 EXPERIMENT = """

@@ -140,7 +140,7 @@ def test_training_is_the_same_whoever_computes_scores_later() -> None:
     def crossed(scores_by: str) -> tuple[list[tuple[str, str, str]], dict[str, float]]:
         chosen = config(f"prediction.scores_by={scores_by}", "train.noise_seed_for_experiments=0")
         trainer, found = build_trainer(chosen, load_data(chosen)), []
-        trainer._record = lambda one: found.append(
+        trainer.record = lambda one: found.append(
             (one.sender, one.kind, hashlib.sha256(one.payload.detach().numpy().tobytes()).hexdigest())
         )
         return found, dict(trainer.fit(1))

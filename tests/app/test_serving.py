@@ -20,7 +20,7 @@ from splitvfl.app.serving import PredictionFiles, defend_predictions, prepare_pr
 from splitvfl.cli import main
 from splitvfl.config.sections import ExperimentConfig, load_config
 from splitvfl.data.alignment import Alignment, read_alignment
-from splitvfl.data.ingest import ingest_like
+from splitvfl.data.ingest.run import ingest_like
 from splitvfl.data.new_records import read_new_records
 from splitvfl.errors import CheckpointError, ConfigError, DataError, LimitError, PrivacyError
 from splitvfl.exchange.handshake import TaskSpec

@@ -25,7 +25,7 @@ from splitvfl.app.records import load_data
 from splitvfl.app.run_folder import check_folder
 from splitvfl.app.sum_noise import SumNoisePlan
 from splitvfl.config.sections import ExperimentConfig, parse_config
-from splitvfl.data import VerticalData
+from splitvfl.data.columns import VerticalData
 from splitvfl.errors import ConfigError, ReplayError
 from splitvfl.exchange.residue import Residue
 from splitvfl.report.summary import read_summary

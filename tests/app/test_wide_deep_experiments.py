@@ -75,7 +75,7 @@ def parts_of(optimizer: Optimizer | None) -> list[type[Optimizer]]:
 def test_the_cut_is_where_the_experiment_says(after: str, sent: int, left: int) -> None:
     trainer = trainer_of(f"model.cut_after={after}")
     crossed: list[Message] = []
-    trainer._record = crossed.append
+    trainer.record = crossed.append
     trainer.fit(1)
     assert {message.payload.shape[1] for message in crossed} == {sent}
     top, _ = halves(trainer)
@@ -215,7 +215,7 @@ def test_bf16_crosses_in_both_directions_and_learns_the_same() -> None:
 def test_without_autocast_everything_crosses_in_float32() -> None:
     crossed: list[Message] = []
     trainer = trainer_of()
-    trainer._record = crossed.append
+    trainer.record = crossed.append
     trainer.fit(1)
     assert {message.payload.dtype for message in crossed} == {torch.float32}
 

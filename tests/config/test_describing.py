@@ -15,7 +15,8 @@ from splitvfl.config.describing import entry
 from splitvfl.config.registry import PluginKind, built_in, describe
 from splitvfl.config.sections import HookConfig, parse_config
 from splitvfl.config.yaml import Document
-from splitvfl.data import VerticalData, load
+from splitvfl.data.columns import VerticalData
+from splitvfl.data.load import load
 from splitvfl.errors import ConfigError, SplitVFLError
 from splitvfl.hooks import crossing_of
 

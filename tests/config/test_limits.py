@@ -25,7 +25,7 @@ from splitvfl.config.named import Named
 from splitvfl.config.registry import built_in, resolve
 from splitvfl.config.sections import ExperimentConfig, HookConfig, parse_config
 from splitvfl.config.yaml import to_yaml
-from splitvfl.data import VerticalData
+from splitvfl.data.columns import VerticalData
 from splitvfl.errors import ConfigError, SplitVFLError
 
 BASE: dict[str, Any] = {

@@ -22,7 +22,7 @@ from splitvfl.config.sections import (
     parse_config,
     parse_defenses,
 )
-from splitvfl.data import load
+from splitvfl.data.load import load
 from splitvfl.data.spec import TableSpec
 from splitvfl.errors import ConfigError
 from splitvfl.hooks import PHASES

@@ -18,7 +18,6 @@ import pytest
 import torch
 from pydantic import create_model
 
-from splitvfl.app.assembly import choose_device
 from splitvfl.app.models import Models
 from splitvfl.app.noise_plans import plan_of
 from splitvfl.config.named import Named
@@ -41,16 +40,17 @@ from splitvfl.data.schema import LabelSchema, SplitRule
 from splitvfl.data.vocabulary import category_type
 from splitvfl.errors import ArgumentError, ConfigError, DataError, HookError, ProtocolError
 from splitvfl.exchange.base import Exchange
-from splitvfl.exchange.handshake import agreed_settings
 from splitvfl.exchange.noise import NoiseSettings
+from splitvfl.learning.devices import choose_device
 from splitvfl.learning.precision import narrow_dtype
+from splitvfl.learning.sigmoid_coefficients import approximate_loss, gradient_scale, sigmoid_coefficients
 from splitvfl.learning.tasks import task_for
 from splitvfl.messaging.messages import dtype_named
 from splitvfl.models import Linear
-from splitvfl.models.sigmoid_coefficients import approximate_loss, gradient_scale, sigmoid_coefficients
 from splitvfl.party.attaching import attach_defense
 from splitvfl.privacy import sign_attack_horizon
 from splitvfl.run import alignment as aligning
+from splitvfl.run.plan import TrainingPlan
 from tests.builders import active_party, party_data
 
 TEXT = """
@@ -141,17 +141,7 @@ UNKNOWN: dict[str, tuple[type[BaseException] | tuple[type[BaseException], ...], 
     "precision": (ArgumentError, lambda: narrow_dtype("fp8")),
     "agreed precision": (
         ArgumentError,
-        lambda: agreed_settings(
-            batch_size=1,
-            drop_last=False,
-            block_rows=1,
-            seed=0,
-            evaluate_every=1,
-            early_stopping=None,
-            exchange={},
-            autocast=None,
-            wire=torch.float16,
-        ),
+        lambda: TrainingPlan(wire=torch.float16).terms(),
     ),
     "dtype on the wire": (ProtocolError, lambda: dtype_named("float8")),
     "task": (ArgumentError, lambda: task_for("ranking")),
@@ -190,7 +180,7 @@ def test_an_unknown_name_is_an_error(error: Any, use: Callable[[], Any]) -> None
 def test_an_approximation_that_is_listed_and_not_computed_is_an_error(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = sys.modules["splitvfl.models.sigmoid_coefficients"]  # a function of the package has its name
+    module = sys.modules["splitvfl.learning.sigmoid_coefficients"]  # a function of the package has its name
     monkeypatch.setattr(module, "APPROXIMATIONS", (*module.APPROXIMATIONS, "tanh"))
     with pytest.raises(AssertionError, match="unreachable"):
         getattr(module, name)(ONE, ONE, approximation="tanh")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from splitvfl import SplitModel, check_model, fix_model
 from splitvfl.attacks import NormAttack
 from splitvfl.cut.findings import Finding
-from splitvfl.data import Columns
+from splitvfl.data.columns import Columns
 from splitvfl.errors import ArgumentError
 
 ROWS = torch.linspace(-1, 1, 48).reshape(6, 8).sin()

@@ -13,10 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from splitvfl.data import PartyClaim, TableSpec, VerticalData, load_table
 from splitvfl.data.arrow_table import as_arrow
-from splitvfl.data.ingest import ingest
+from splitvfl.data.columns import VerticalData
+from splitvfl.data.ingest.run import ingest
+from splitvfl.data.load import load_table
 from splitvfl.data.party_file import load_party
+from splitvfl.data.spec import PartyClaim, TableSpec
 from splitvfl.errors import ArgumentError, DataError
 
 ROWS = 80

@@ -12,13 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from splitvfl.data import csv_source, from_tables, load
+from splitvfl.data import csv_source
 from splitvfl.data.cell_format import CellFormat, TextWatch, cell_format, numbers_in_text, read_numbers
 from splitvfl.data.columns import VerticalData
 from splitvfl.data.doubts import DoubtWarning
 from splitvfl.data.encoding import FittedEncoding
-from splitvfl.data.ingest import ingest_like
+from splitvfl.data.ingest.run import ingest_like
+from splitvfl.data.joined_tables import from_tables
 from splitvfl.data.joint_records import read_joint_records
+from splitvfl.data.load import load
 from splitvfl.data.new_records import read_new_records
 from splitvfl.data.party_file import load_party
 from splitvfl.data.spec import PartyClaim, TableSpec

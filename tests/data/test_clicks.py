@@ -17,9 +17,9 @@ from sklearn.preprocessing import OneHotEncoder
 
 from splitvfl.cli import main
 from splitvfl.data import clicks as clicks_module
-from splitvfl.data import load
 from splitvfl.data.click_world import World, words
 from splitvfl.data.clicks import Clicks, write_clicks
+from splitvfl.data.load import load
 from splitvfl.data.sources import read_table
 from splitvfl.errors import ArgumentError, DataError
 

@@ -14,7 +14,8 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
-from splitvfl.data import from_tables, load
+from splitvfl.data.joined_tables import from_tables
+from splitvfl.data.load import load
 from splitvfl.data.split import split_by_ids
 from splitvfl.data.store import open_tables
 from tests.tables import ingest, load_party

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from splitvfl.data import load
 from splitvfl.data.doubts import doubts_of
-from splitvfl.data.ingest import ingest
+from splitvfl.data.ingest.run import ingest
+from splitvfl.data.load import load
 from splitvfl.data.spec import PartyClaim, TableSpec
 from splitvfl.data.store import open_tables
 

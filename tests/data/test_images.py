@@ -15,8 +15,8 @@ import pytest
 
 from splitvfl.app.experiment import Experiment, prepare
 from splitvfl.config.sections import parse_config
-from splitvfl.data import load
 from splitvfl.data.images import read_images
+from splitvfl.data.load import load
 from splitvfl.errors import ArgumentError, DataError
 
 COUNTS = {"train": 40, "test": 20}

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from splitvfl import from_tables, load
-from splitvfl.data import VerticalData
+from splitvfl.data.columns import VerticalData
 from splitvfl.data.doubts import DoubtWarning
 from splitvfl.errors import ArgumentError, DataError
 

@@ -13,7 +13,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from splitvfl.data import DATA_SETS, VerticalData, load
+from splitvfl.data.columns import VerticalData
+from splitvfl.data.load import load
+from splitvfl.data.sets import DATA_SETS
 from splitvfl.errors import ArgumentError, DataError
 
 BUNDLED = ("breast-cancer", "digits", "diabetes", "wine")

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from splitvfl.cli import main
-from splitvfl.data import Records, load
 from splitvfl.data.alignment import aligned_rows
-from splitvfl.data.columns import PartyData
+from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.hashing import are_tested
 from splitvfl.data.id_column import read_digests
-from splitvfl.data.ingest import ingest_like
+from splitvfl.data.ingest.run import ingest_like
+from splitvfl.data.load import load
 from splitvfl.data.store import open_party, open_tables
 from splitvfl.errors import ArgumentError, DataError
 from splitvfl.exchange.psi import Terms, align

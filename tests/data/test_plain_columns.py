@@ -22,7 +22,8 @@ from splitvfl.data import arrow_source
 from splitvfl.data.arrow_table import as_arrow
 from splitvfl.data.columns import Columns, Records
 from splitvfl.data.encoding import FittedEncoding
-from splitvfl.data.ingest import Shard, ingest_like, ingest_shard, shard_statistics
+from splitvfl.data.ingest.run import ingest_like, ingest_shard
+from splitvfl.data.ingest.shards import Shard, shard_statistics
 from splitvfl.data.new_records import read_new_records
 from splitvfl.data.plain_columns import declared_categories
 from splitvfl.data.schema import VocabularyEncoder, read_party_schema

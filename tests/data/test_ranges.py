@@ -18,11 +18,12 @@ from splitvfl.app.records import load_data
 from splitvfl.app.saved_run import load_run
 from splitvfl.cli import main
 from splitvfl.config.sections import parse_config
-from splitvfl.data import from_tables, load
 from splitvfl.data.doubts import DoubtWarning
 from splitvfl.data.encoding import Scale
-from splitvfl.data.ingest import ingest_like
+from splitvfl.data.ingest.run import ingest_like
+from splitvfl.data.joined_tables import from_tables
 from splitvfl.data.learned_columns import learned_columns
+from splitvfl.data.load import load
 from splitvfl.data.ranges import Ranges, as_ranges, read_ranges
 from splitvfl.data.store import open_party, open_tables
 from splitvfl.errors import ArgumentError, DataError

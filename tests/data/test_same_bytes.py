@@ -20,8 +20,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from splitvfl.data import VerticalData, arrow_source, load
+from splitvfl.data import arrow_source
+from splitvfl.data.columns import VerticalData
 from splitvfl.data.id_rules import FIRST_RULE
+from splitvfl.data.load import load
 from splitvfl.data.party_file import PartyFile
 from splitvfl.system.untrusted_files import indented
 from tests.tables import ingest, load_party

@@ -11,9 +11,9 @@ import pyarrow.csv
 import pytest
 import torch
 
-from splitvfl.data import load
-from splitvfl.data.ingest import Hashing, ingest
-from splitvfl.data.load import load_table
+from splitvfl.data.ingest.plan import Hashing
+from splitvfl.data.ingest.run import ingest
+from splitvfl.data.load import load, load_table
 from splitvfl.data.party_file import load_party
 from splitvfl.data.spec import PartyClaim, TableSpec, check_parties
 from splitvfl.errors import ArgumentError, DataError

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from splitvfl.data import VerticalData, load
-from splitvfl.data.columns import PartyData, Records
+from splitvfl.data.columns import PartyData, Records, VerticalData
+from splitvfl.data.load import load
 from splitvfl.data.store import open_party, open_tables
 from splitvfl.errors import ArgumentError, DataError
 from tests.table_folders import click_data, write_tables

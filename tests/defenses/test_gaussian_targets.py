@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from splitvfl import SplitModel
+from splitvfl.app.trainer import Trainer
 from splitvfl.claims import GaussianDP, RunPlan, claims_of
 from splitvfl.cut.layer import responses_of
 from splitvfl.defenses import GaussianTargets
@@ -22,7 +23,6 @@ from splitvfl.learning.tasks import Multiclass, Regression
 from splitvfl.metrics import leak_auc
 from splitvfl.models import Linear, LinearTop
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.trainer import Trainer
 from tests.defenses.test_record_gaussian import MU, ONES, a_run, halves, noise_moved, party_data, random
 from tests.exchange.logistic import SHORT
 

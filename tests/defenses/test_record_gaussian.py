@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from splitvfl import SplitModel
+from splitvfl.app.trainer import Trainer
 from splitvfl.claims import GaussianDP, RunPlan, claims_of
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.defenses import AxisGaussian, ClipGradient, GaussianTargets, Isotropic, RecordGaussian, SumKL
@@ -31,7 +32,6 @@ from splitvfl.models import LinearTop
 from splitvfl.party.attaching import promises_of
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy import gaussian_delta
-from splitvfl.run.trainer import Trainer
 
 NORMAL = NormalDist()
 MU = 1.2

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from splitvfl.data import PartyData, Records
-from splitvfl.data.columns import Columns
+from splitvfl.app.trainer import Trainer
+from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.paillier import InsecureEncryption
 from splitvfl.hooks import Defense
@@ -19,7 +19,6 @@ from splitvfl.learning.tasks import Binary
 from splitvfl.messaging.messages import Message
 from splitvfl.models import Linear, LinearTop, logistic_loss
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.trainer import Trainer
 
 SHORT = InsecureEncryption(key_bits=512)
 RECORDS, BATCH, RATE = 70, 16, 0.5

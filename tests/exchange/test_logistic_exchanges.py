@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from splitvfl.app.trainer import Trainer
 from splitvfl.attacks import LabelSumAttack, NormAttack, ResidueSolvingAttack
 from splitvfl.defenses import Isotropic, MemoisedResponse
 from splitvfl.errors import ConfigError, CryptoError, DataError
-from splitvfl.exchange.base import Approximation, Exchange
+from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.coordinator import Coordinator
 from splitvfl.exchange.hybrid import Hybrid
 from splitvfl.exchange.oracle import Oracle
@@ -21,11 +22,11 @@ from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.split import Split
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import Secrets
+from splitvfl.learning.losses import Approximation
 from splitvfl.learning.tasks import Binary
 from splitvfl.messaging.messages import Message
 from splitvfl.models import MLP, Linear, LinearTop, logistic_loss
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.trainer import Trainer
 from tests.exchange.logistic import (
     BATCH,
     SHORT,

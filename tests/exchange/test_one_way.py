@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from splitvfl.app.experiment import build_trainer
 from splitvfl.app.records import load_data
+from splitvfl.app.trainer import Trainer
 from splitvfl.attacks import ModelCompletionAttack, NormAttack
 from splitvfl.config.sections import parse_config
 from splitvfl.defenses import GaussianIR, Isotropic, RandomisedResponse, Rounding
@@ -33,7 +34,6 @@ from splitvfl.messaging.messages import Message, decode, encode
 from splitvfl.models import PCA, LinearTop
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run import trainer as training
-from splitvfl.run.trainer import Trainer
 from tests.builders import ACTIVE, WIDTH, active_party, bottom_model, party_data, passive_party, sgd, small_trainer
 
 
@@ -251,7 +251,7 @@ def test_a_crossing_that_broke_off_goes_on_where_it_was(tmp_path: Path, monkeypa
         trainer.fit(1)
     monkeypatch.setattr(kept.Kept, "add", put)
     crossed: list[Message] = []
-    trainer._record = crossed.append
+    trainer.record = crossed.append
     trainer.fit(1)
     assert [one.step for one in crossed if one.kind == "activation"] == [6, 7]
     assert all(map(torch.equal, weights(whole), weights(trainer)))
@@ -504,7 +504,7 @@ train: {epochs: 1, batch_size: 64}
         config = parse_config(text.replace("BOTTOM", bottom), source="columns.yaml")
         trainer = build_trainer(config, load_data(config))
         crossed: list[Message] = []
-        trainer._record = crossed.append
+        trainer.record = crossed.append
         trainer.fit(1)
         columns = trainer.passives["lab"].data.train.columns.numeric.numpy()
         rows = torch.cat([one.payload for one in crossed if one.kind == "activation"])[: len(columns)].numpy()

@@ -16,6 +16,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from splitvfl.app.trainer import Trainer
 from splitvfl.attacks import LeastSquaresAttack
 from splitvfl.data.columns import Columns
 from splitvfl.defenses import AxisSumKL, GaussianIR, Isotropic, RandomisedResponse
@@ -36,7 +37,6 @@ from splitvfl.models import MLP, Linear, LinearTop
 from splitvfl.party.party import ActiveParty, PassiveParty, adam
 from splitvfl.party.private_top import own_copies
 from splitvfl.run import trainer as training
-from splitvfl.run.trainer import Trainer
 from splitvfl.run.training import Status
 from tests.builders import ACTIVE, WIDTH, bottom_model, party_data, passive_party, same, seeded, sgd, top_model, weights
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
@@ -12,13 +10,14 @@ from torch.nn import functional
 from splitvfl.claims import Gaussian
 from splitvfl.defenses import GaussianIR, MaxNorm
 from splitvfl.errors import ArgumentError, DataError, ProtocolError
-from splitvfl.exchange.handshake import agreed_settings, agreement
+from splitvfl.exchange.handshake import agreement
 from splitvfl.exchange.prediction import predict
 from splitvfl.exchange.split_step import active_step, passive_step
 from splitvfl.hooks import Secrets, View
 from splitvfl.messaging.conversation import Half, Outbox, converse
 from splitvfl.messaging.messages import Message, decode, encode
 from splitvfl.party.party import ActiveParty, PassiveParty
+from splitvfl.run.plan import TrainingPlan
 from tests.builders import ACTIVE, WIDTH, active_party, awaited, passive_party, same, sgd, small_trainer, weights
 
 ROWS = torch.tensor([4, 0, 31, 12, 7, 9])
@@ -171,19 +170,9 @@ def test_another_width_of_numbers_is_refused(who: str) -> None:
 
 
 def test_the_width_is_a_term_that_parties_agree_on() -> None:
-    common: dict[str, Any] = {
-        "batch_size": 8,
-        "drop_last": False,
-        "block_rows": 1,
-        "seed": 0,
-        "evaluate_every": 1,
-        "early_stopping": None,
-        "exchange": {},
-        "autocast": None,
-    }
     halves = {
-        "bank": agreement("bank", ("telecom",), agreed_settings(**common, wire=HALF)),
-        "telecom": agreement("telecom", ("bank",), agreed_settings(**common, wire=None)),
+        "bank": agreement("bank", ("telecom",), TrainingPlan(wire=HALF).terms()),
+        "telecom": agreement("telecom", ("bank",), TrainingPlan().terms()),
     }
     with pytest.raises(DataError, match=r"wire: \w+ has (bf16|as computed), \w+ has (bf16|as computed)$"):
         converse(halves)

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 import torch
 
-from splitvfl.data import load
 from splitvfl.data.columns import PartyData
+from splitvfl.data.load import load
 from splitvfl.leakage.alphabets import MOST_VALUES, known_alphabets
 from splitvfl.leakage.unit_box import Box
 from tests.builders import party_data

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from splitvfl.app.experiment import Experiment, build_trainer, prepare, run_experiment
 from splitvfl.app.records import load_data
+from splitvfl.app.trainer import Trainer
 from splitvfl.attacks import DirectionAttack, ModelCompletionAttack, NormAttack
 from splitvfl.config.sections import parse_config
 from splitvfl.cut.split_model import SplitModel
@@ -35,7 +36,6 @@ from splitvfl.messaging.messages import Message
 from splitvfl.metrics import leak_auc, matched_auc
 from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint
-from splitvfl.run.trainer import Trainer
 from tests.builders import ACTIVE, linear_trainer, small_trainer, weights
 
 SIZES = {"train": 400, "test": 40}

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from splitvfl.data import load
+from splitvfl.data.load import load
 from splitvfl.errors import ArgumentError
 from splitvfl.leakage.categories import (
     CategoryGroup,

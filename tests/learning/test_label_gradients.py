@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from splitvfl import SplitModel
+from splitvfl.app.trainer import Trainer
 from splitvfl.cut.layer import CutLayer
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.defenses import Isotropic
@@ -21,7 +22,6 @@ from splitvfl.hooks import Secrets, View
 from splitvfl.learning.label_gradients import LabelGradients, LabelGradientSource
 from splitvfl.learning.tasks import Binary, Multiclass, Regression, Task
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.trainer import Trainer
 
 ROWS, WIDTH = 12, 4
 

@@ -16,12 +16,12 @@ import torch
 from sklearn.linear_model import ElasticNet, Lasso, LinearRegression, LogisticRegression, PoissonRegressor, Ridge
 from sklearn.svm import LinearSVC
 
+from splitvfl.app.trainer import Trainer
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.learning.optimizers import OPTIMIZERS
 from splitvfl.learning.tasks import task_for
 from splitvfl.models import GLMRecipe
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.trainer import Trainer
 
 Numbers = npt.NDArray[np.float64]
 Solution = tuple[Numbers, float]  # weights, intercept

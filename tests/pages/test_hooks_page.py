@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from splitvfl.app.trainer import Trainer
 from splitvfl.errors import HookError, PrivacyError
 from splitvfl.hooks import At, Held, Secrets, View, ViewField
 from splitvfl.models import MLP, Sampled
 from splitvfl.party.party import PassiveParty
-from splitvfl.run.trainer import Trainer
 from tests.builders import WIDTH, active_party, linear_trainer, party_data, small_trainer
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "hooks.md"

@@ -60,3 +60,14 @@ def test_all_findings_are_shown(ran: tuple[dict[str, Any], str]) -> None:
     found = [line for line in printed.splitlines() if line.startswith("- ")]
     assert [line.split(":")[1].strip() for line in found] == ["mixes records", "cut shape", "in place"]
     assert all("(fix_model does)" in line for line in found)
+
+
+def test_a_transcript_keeps_training_steps_and_evaluations_apart(ran: tuple[dict[str, Any], str]) -> None:
+    names, printed = ran
+    steps, evaluations, data = names["steps"], names["evaluations"], names["data"]
+
+    assert {message.sender for message in steps} == {"active", "lab"}
+    assert {(one.sender, one.kind) for one in evaluations} == {("lab", "evaluation"), ("active", "verdict")}
+    assert evaluations.dropped == 0
+    assert sum(len(one.payload) for one in evaluations if one.sender == "lab") == data["lab"].test.count
+    assert "\nactivation gradient\nevaluation verdict\n" in printed

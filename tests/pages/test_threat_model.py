@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from splitvfl.app.trainer import Trainer
 from splitvfl.attacks import DirectionAttack
 from splitvfl.cut.split_model import SplitModel
 from splitvfl.defenses import MemoisedResponse
 from splitvfl.hooks import Secrets, View
 from splitvfl.leakage import after_training
 from splitvfl.models import Linear
-from splitvfl.run.trainer import Trainer
 from tests.builders import (
     ACTIVE,
     WIDTH,

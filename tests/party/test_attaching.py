@@ -195,7 +195,7 @@ def test_a_claim_that_is_broken_ends_a_run_before_anything_is_sent(tmp_path: Pat
     config = config_of(tmp_path, "{name: 'own_claims:Lying', clip: 1.0}")
     trainer = build_trainer(config, load_data(config))
     crossed: list[Any] = []
-    trainer._record = crossed.append
+    trainer.record = crossed.append
     before = weights(trainer)
     with pytest.raises(HookError, match=r"defense Lying at step 0 returned a row .* and claims at most 1; nothing was"):
         trainer.fit(1)

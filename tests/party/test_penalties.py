@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from splitvfl.app.trainer import Trainer
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, HookError
 from splitvfl.exchange import Oracle, Split
 from splitvfl.hooks import Held, Weighed, call_penalty, penalise, scope_of
@@ -18,7 +19,6 @@ from splitvfl.messaging.messages import Message
 from splitvfl.models import Linear, Sampled
 from splitvfl.party.party import PassiveParty
 from splitvfl.penalties import AdversarialReconstruction, DistanceCorrelation, MutualInformationBottleneck
-from splitvfl.run.trainer import Trainer
 from tests.builders import WIDTH, active_party, bottom_model, party_data, sgd, take_step, weights
 
 

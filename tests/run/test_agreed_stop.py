@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,14 @@ import torch
 
 from splitvfl.app import deployment
 from splitvfl.config.sections import parse_config
+from splitvfl.learning.batches import Batches
 from splitvfl.learning.schedule import Schedule
 from splitvfl.messaging.conversation import Half, Outbox
 from splitvfl.messaging.messages import Message
 from splitvfl.net.link import Link
-from splitvfl.run import checkpoint
+from splitvfl.run import checkpoint, plan
 from splitvfl.run.networked import ActiveRun, PassiveRun
+from splitvfl.run.plan import TrainingPlan
 from splitvfl.run.trainer import Trainer
 from splitvfl.run.training import Interrupted, Status
 from tests.builders import same, small_trainer, weights
@@ -28,12 +32,18 @@ from tests.run.parties import free_ports
 STOP = 4  # in the middle of the second epoch of three batches
 
 
+class EndsEarly(TrainingPlan):
+    def schedule(self, batches: Batches, epochs: int, *, stop: Callable[[int], bool] | None = None) -> Schedule:
+        return super().schedule(batches, epochs, stop=lambda done: done >= STOP)
+
+
 def trainer_that_stops(folder: Path | None = None) -> tuple[Trainer, list[Message]]:
     crossed: list[Message] = []
     trainer = small_trainer(
         ("telecom", "shop"), dropout=0.2, log_dir=folder, checkpoint_every=None, record=crossed.append
     )
-    trainer._schedule_of = partial(trainer._schedule_of, stop=lambda done: done >= STOP)
+    given = trainer._training_plan
+    trainer._training_plan = EndsEarly(**{one.name: getattr(given, one.name) for one in fields(given)})
     return trainer, crossed
 
 
@@ -78,7 +88,7 @@ def test_parties_over_a_network_stop_after_the_same_step(tmp_path: Path, monkeyp
     def ending(*given: Any, **settings: Any) -> Schedule:
         return Schedule(*given, **(settings | {"stop": lambda done: done >= STOP - 2}))
 
-    monkeypatch.setattr(deployment, "Schedule", ending)
+    monkeypatch.setattr(plan, "Schedule", ending)
     config = parse_config(FILE.format(port=free_ports(1)[0]), source=tmp_path / "run.yaml")
     kinds: set[str] = set()
     send = Link.send

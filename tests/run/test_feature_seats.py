@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from splitvfl.app.trainer import Trainer
 from splitvfl.attacks import (
     BlackBoxFeatureAttack,
     ChebyshevCentreAttack,
@@ -29,8 +30,8 @@ from splitvfl.attacks import (
     equations,
     least_squares,
 )
-from splitvfl.data import load
 from splitvfl.data.columns import Columns, PartyData
+from splitvfl.data.load import load
 from splitvfl.data.transform import Transform, flip, random_rotation
 from splitvfl.defenses import Rounding, ScoreNoise, noise_direction
 from splitvfl.errors import HookError
@@ -42,7 +43,6 @@ from splitvfl.learning.tasks import task_for
 from splitvfl.models import Linear, LinearTop
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run.feature_seats import feature_leaks
-from splitvfl.run.trainer import Trainer
 from tests.builders import ACTIVE, linear_trainer, party_data, seeded, small_trainer
 from tests.exchange.logistic import SHORT
 

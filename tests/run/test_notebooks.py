@@ -12,7 +12,7 @@ from rich.console import Console
 
 from splitvfl import ActiveParty, PassiveParty, Trainer, load
 from splitvfl.attacks import NormAttack
-from splitvfl.data import VerticalData
+from splitvfl.data.columns import VerticalData
 from splitvfl.leakage.leak_table import LeakTable
 from splitvfl.models import Linear, LinearTop
 from splitvfl.run.progress_bar import progress_bar

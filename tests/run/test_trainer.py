@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from splitvfl.app.trainer import Trainer
 from splitvfl.attacks import (
     DirectionAttack,
     GradientClassifierAttack,
@@ -35,7 +36,6 @@ from splitvfl.learning.tasks import Multiclass, Regression
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run import checkpoint
 from splitvfl.run.seats import LabelBook
-from splitvfl.run.trainer import Trainer
 from splitvfl.run.training import Interrupted, Status
 from tests.builders import (
     ACTIVE,

@@ -28,9 +28,9 @@ from scripts.reproduce.shared.settings import data_folder
 from splitvfl.app.hdp_plan import HdpPlan
 from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.records import load_data
+from splitvfl.app.trainer import Trainer
 from splitvfl.config.sections import ExperimentConfig, parse_config
-from splitvfl.data import PartyData, VerticalData
-from splitvfl.data.columns import Columns, Records
+from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.oracle import Oracle
@@ -41,7 +41,6 @@ from splitvfl.learning.optimizers import BallSGD
 from splitvfl.learning.tasks import Binary
 from splitvfl.models import Linear, LinearTop, logistic_loss
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.trainer import Trainer
 
 
 @pytest.fixture(scope="module")

@@ -18,12 +18,12 @@ from scripts.reproduce.hdp_vfl import theorems
 from scripts.reproduce.hdp_vfl.descent import Floats, descend, inside, least_loss, loss
 from scripts.reproduce.hdp_vfl.study import BREAST
 from scripts.reproduce.shared.settings import Settings
+from splitvfl.app.trainer import Trainer
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.learning.optimizers import sgd
 from splitvfl.models import Linear, LinearTop
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy import tight_hdp_sensitivity
-from splitvfl.run.trainer import Trainer
 
 
 def problem(seed: int, count: int = 60) -> tuple[Floats, Floats, Floats]:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import struct
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from splitvfl.errors import CheckpointError, DataError
-from splitvfl.system.untrusted_files import DEEPEST, UntrustedFile, decoded, open_own, write_whole
+from splitvfl.system.untrusted_files import DEEPEST, UntrustedFile, archive_directory, decoded, open_own, write_whole
 
 
 def read(path: Path, **rules: Any) -> bytes | None:
@@ -363,6 +364,38 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes, said: 
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=said):
         UntrustedFile(path=path).checkpoint()
+
+
+@pytest.mark.parametrize("is_64", [False, True])
+def test_a_directory_of_many_entries_is_refused_before_it_takes_memory(tmp_path: Path, is_64: bool) -> None:
+    """Both records say that there is one entry: zipfile goes by the directory's length alone."""
+    content = saved({"step": 1})
+    end = content.rindex(b"PK\x05\x06")
+    start = struct.unpack("<I", content[end + 16 : end + 20])[0]
+    directory = struct.pack("<4s42x", b"PK\x01\x02") * 400_000
+    record = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, 1, 1, len(directory), start)
+    locator = struct.pack("<4sLQL", b"PK\x06\x07", 0, start + len(directory), 1)
+    ends = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, 0 if is_64 else len(directory), start, 0)
+    path = tmp_path / "run.pt"
+    path.write_bytes(content[:start] + directory + (record + locator if is_64 else b"") + ends)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CheckpointError, match="a directory of 18,400,000 bytes, as no checkpoint has"):
+            UntrustedFile(path=path).checkpoint()
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_zip64_locator_without_its_record_is_of_no_archive() -> None:
+    """A reader that looks for the record elsewhere would see another directory than the one that was looked at."""
+    content = saved({"step": 1})
+    found = archive_directory(io.BytesIO(content))
+    assert found is not None
+    assert found.is_64
+    assert found.entries == len(zipfile.ZipFile(io.BytesIO(content)).infolist())
+    place = content.rindex(b"PK\x06\x07")
+    assert archive_directory(io.BytesIO(content[:place] + bytes(4) + content[place:])) is None
 
 
 def test_a_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from scripts.reproduce.better_defense.search_data import (
     wide_features,
 )
 from scripts.reproduce.shared.jobs import Result
+from splitvfl.app.trainer import Trainer
 from splitvfl.data.columns import PartyData, VerticalData
 from splitvfl.defenses import AsymmetricResponse, AxisSumKL
 from splitvfl.hooks import Defense
@@ -42,7 +43,6 @@ from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.metrics import leak_auc
 from splitvfl.models import WideDeepTop
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.trainer import Trainer
 
 TEACHER = 16
 """So many components of the partner's columns, and of the label party's own, does a teacher know."""

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from scripts.reproduce.label_leakage.study import PASSIVE, Problem, held_out
 from scripts.reproduce.label_leakage.study import data_of as both_on_all_columns
+from splitvfl.app.trainer import Trainer
 from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
 from splitvfl.data.load import load
 from splitvfl.defenses.abstaining_response import AbstainingResponse
@@ -42,7 +43,6 @@ from splitvfl.models.mlp import MLP
 from splitvfl.models.pca import PCA
 from splitvfl.models.wide_deep import WideDeepBottom, WideDeepTop
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.trainer import Trainer
 from splitvfl.run.training import Status
 
 EMBEDDING_DIM = 4

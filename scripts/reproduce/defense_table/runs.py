@@ -20,6 +20,7 @@ from scripts.reproduce.shared.jobs import Result
 from scripts.reproduce.shared.settings import data_folder
 from splitvfl.app.experiment import Experiment, Workbench, prepare
 from splitvfl.app.records import load_data
+from splitvfl.app.trainer import Trainer
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data.columns import PartyData, VerticalData
 from splitvfl.exchange.one_way import OneWay
@@ -34,7 +35,6 @@ from splitvfl.metrics import leak_auc
 from splitvfl.models import MLP
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.report.summary import RunSummary
-from splitvfl.run.trainer import Trainer
 from splitvfl.run.training import Status
 
 

@@ -21,14 +21,15 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, precision_score, recall_score, roc_auc_score, roc_curve
 from torch import nn
 
-from splitvfl.data import load
+from splitvfl.app.trainer import Trainer
 from splitvfl.data.columns import Columns, PartyData, Records
-from splitvfl.exchange.base import Approximation, Exchange
+from splitvfl.data.load import load
+from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.prediction import predict
+from splitvfl.learning.losses import Approximation
 from splitvfl.learning.tasks import Binary
 from splitvfl.models import Linear, LinearTop, logistic_loss
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.trainer import Trainer
 
 TOLERANCE = 0.01
 """FATE's ``relative_tol``."""

@@ -20,8 +20,8 @@ from scripts.reproduce.hdp_vfl.study import Party, Problem, Table, table_of
 from scripts.reproduce.residue_protection.guesses import balanced
 from scripts.reproduce.residue_protection.training import accuracies, aucs
 from scripts.reproduce.shared.jobs import Result
-from splitvfl.data import Batches
 from splitvfl.errors import ArgumentError
+from splitvfl.learning.batches import Batches
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.privacy import HdpTraining, gaussian_mu
 

@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from scripts.reproduce.hdp_vfl import published
+from splitvfl.learning.discrete_noise import GRID_BITS
 from splitvfl.privacy import HdpTraining, gaussian_delta, gaussian_mu, hdp_sensitivity
-from splitvfl.privacy.sampling import GRID_BITS
 
 Calibration = Literal["published", "tight"]
 Side = Literal["passive", "active"]

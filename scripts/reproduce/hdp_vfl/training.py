@@ -20,7 +20,7 @@ from scripts.reproduce.hdp_vfl.study import Party, Problem, Table, table_of
 from scripts.reproduce.residue_protection.training import accuracies, aucs
 from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.settings import Settings
-from splitvfl.data import Batches
+from splitvfl.learning.batches import Batches
 from splitvfl.learning.randomness import derive_seed
 
 RATES = (0.03, 0.1, 0.3, 1.0, 2.0, 3.9)

@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from scripts.reproduce.shared.settings import Settings, data_folder
+from splitvfl.app.trainer import Trainer
 from splitvfl.attacks import NormAttack
 from splitvfl.config.sections import HookConfig
 from splitvfl.data.clicks import Clicks, write_clicks
@@ -23,7 +24,6 @@ from splitvfl.leakage.judging import ScoreKeeper
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.models import WideDeepBottom, WideDeepTop
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.trainer import Trainer
 from splitvfl.run.training import Status
 
 PASSIVE = "passive"

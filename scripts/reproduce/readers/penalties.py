@@ -16,13 +16,13 @@ from scripts.reproduce.shared.claims import UNIT, markdown_table, mean, shown, w
 from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
+from splitvfl.app.trainer import Trainer
 from splitvfl.attacks import InverseNetworkAttack, RidgeAttack, StackedRidgeAttack
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.hooks import Attack, Weighed
 from splitvfl.models import MLP, Sampled
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.penalties import AdversarialReconstruction, DistanceCorrelation, MutualInformationBottleneck
-from splitvfl.run.trainer import Trainer
 
 TRAIN, RECORDS, COLUMNS, WIDTH, EPOCHS, KNOWN = 800, 1200, 6, 8, 8, 0.2
 SEEDS = 10

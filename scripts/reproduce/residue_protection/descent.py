@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from scripts.reproduce.residue_protection.protections import Contender, Protection, Selection
-from splitvfl.data import Batches
 from splitvfl.exchange.selection import KEY_BYTES
+from splitvfl.learning.batches import Batches
 
 MOST_STEPS = 5_000
 """Batches of eight records would make 150 000 steps of the largest table: days under encryption."""

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from scripts.reproduce.shared.settings import Settings, data_folder
 from scripts.reproduce.shared.stratified import stratified_split
+from splitvfl.app.trainer import Trainer
 from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.split import Split
@@ -28,7 +29,6 @@ from splitvfl.learning.tasks import Binary
 from splitvfl.messaging.messages import Message
 from splitvfl.models import Linear, LinearTop
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.trainer import Trainer
 
 LABEL_PARTY, PASSIVE = "label-party", "passive"
 
@@ -280,7 +280,7 @@ def build_trainer(
         attacks: In the passive party's seat.
         exchange: Default: ``split``, in which residues are sent as they are.
         record: Called with every message.
-        options: More of :class:`~splitvfl.run.trainer.Trainer`.
+        options: More of :class:`~splitvfl.app.trainer.Trainer`.
     """
     data = data_of(problem, seed)
     sgd = partial(torch.optim.SGD, lr=rate)

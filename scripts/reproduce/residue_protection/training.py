@@ -18,7 +18,7 @@ from scripts.reproduce.residue_protection.mechanisms import Bank, Mechanism, fro
 from scripts.reproduce.residue_protection.study import Problem, Table, held_out, table_of
 from scripts.reproduce.shared.jobs import Job, Result, run_jobs
 from scripts.reproduce.shared.settings import Settings
-from splitvfl.data import Batches
+from splitvfl.learning.batches import Batches
 from splitvfl.learning.randomness import derive_seed
 
 RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)

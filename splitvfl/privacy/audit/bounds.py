@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv, ndtri
 
-from splitvfl.errors import ArgumentError
-from splitvfl.privacy.checking import count, probability
+from splitvfl.errors import ArgumentError, count, probability
 
 Vector = npt.NDArray[np.float64]
 

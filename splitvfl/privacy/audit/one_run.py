@@ -7,8 +7,7 @@ import math
 import numpy as np
 from scipy.stats import binom
 
-from splitvfl.errors import ArgumentError
-from splitvfl.privacy.checking import count, probability
+from splitvfl.errors import ArgumentError, count, probability
 
 _LARGEST = 700.0  # e to this is a float64 still
 

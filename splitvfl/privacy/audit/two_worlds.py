@@ -17,10 +17,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from splitvfl.errors import ArgumentError
+from splitvfl.errors import ArgumentError, count, probability
 from splitvfl.privacy.audit.boosted import boosted
 from splitvfl.privacy.audit.bounds import Direction, Vector, deltas, epsilons, mus, share_bounds
-from splitvfl.privacy.checking import count, probability
 
 Messages = npt.NDArray[np.float64]
 Draw = Callable[[int], npt.NDArray[np.floating]]

@@ -11,7 +11,9 @@ from rich.console import Console
 
 from splitvfl.app.console import IngestProgress
 from splitvfl.cli import main
-from splitvfl.data.ingest import IngestStatus, PartyReport, words
+from splitvfl.data.ingest import words
+from splitvfl.data.ingest.progress import IngestStatus
+from splitvfl.data.ingest.run import PartyReport
 from splitvfl.data.schema import read_data_schema, read_party_schema
 from splitvfl.data.store import open_tables
 from splitvfl.errors import ArgumentError, DataError

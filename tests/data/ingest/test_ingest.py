@@ -19,7 +19,9 @@ from splitvfl.data import arrow_source, csv_source
 from splitvfl.data.columns import TaskName, VerticalData
 from splitvfl.data.encoding import Scale
 from splitvfl.data.hashing import are_tested, bucket_codes, hash_key, text_ids
-from splitvfl.data.ingest import IngestStatus, ingest_like, survey
+from splitvfl.data.ingest import survey
+from splitvfl.data.ingest.progress import IngestStatus
+from splitvfl.data.ingest.run import ingest_like
 from splitvfl.data.load import load
 from splitvfl.data.schema import read_data_schema, read_party_schema
 from splitvfl.data.store import open_tables

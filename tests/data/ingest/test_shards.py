@@ -21,16 +21,11 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from splitvfl.data import arrow_source, csv_source, fitting
-from splitvfl.data.ingest import (
-    Hashing,
-    IngestStatus,
-    Shard,
-    ingest,
-    ingest_shard,
-    shard_statistics,
-    statistics,
-    survey,
-)
+from splitvfl.data.ingest import statistics, survey
+from splitvfl.data.ingest.plan import Hashing
+from splitvfl.data.ingest.progress import IngestStatus
+from splitvfl.data.ingest.run import ingest, ingest_shard
+from splitvfl.data.ingest.shards import Shard, shard_statistics
 from splitvfl.data.ingest.statistics import COUNTS_FILE, STATISTICS_FILE, ShardFolder
 from splitvfl.data.schema import read_party_schema
 from splitvfl.data.spec import PartyClaim, TableSpec

@@ -37,8 +37,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-from splitvfl.errors import ArgumentError, PrivacyError
-from splitvfl.privacy.checking import count, positive
+from splitvfl.errors import ArgumentError, PrivacyError, count, positive
 from splitvfl.system.forks import forks
 
 Words = npt.NDArray[np.uint64]

@@ -8,8 +8,7 @@ import numpy as np
 from scipy.integrate import quad
 from scipy.special import erfcx, log_ndtr
 
-from splitvfl.errors import ArgumentError
-from splitvfl.privacy.checking import positive, probability
+from splitvfl.errors import ArgumentError, positive, probability
 
 _ROOT_TWO = math.sqrt(2.0)
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)

@@ -15,8 +15,9 @@ import torch
 from scipy import stats
 
 from splitvfl.errors import ArgumentError, PrivacyError
-from splitvfl.privacy import Keystream, discrete_gaussian, discrete_laplace, sampling
-from splitvfl.privacy.sampling import DiscreteNoise
+from splitvfl.learning import discrete_noise
+from splitvfl.learning.discrete_noise import DiscreteNoise
+from splitvfl.privacy import Keystream, discrete_gaussian, discrete_laplace
 from tests.run.forked import FORKS, in_a_fork
 
 KEY = bytes(range(32))
@@ -185,9 +186,9 @@ def test_every_piece_of_the_tail_has_the_law_too(law: Any, scale: float) -> None
     steps = scale / noise.grid
     # Of the Gaussian's third piece, beyond 9.75 deviations, nearly nothing is kept.
     for level in (1, 2) if law == "gaussian" else (1, 2, 3):
-        table = sampling._table(law, steps, level)
+        table = discrete_noise._table(law, steps, level)
         source = stream(level)
-        places, kept = sampling._tried(table, source.words(150_000), source)
+        places, kept = discrete_noise._tried(table, source.words(150_000), source)
 
         above = stats.norm.sf if law == "gaussian" else stats.expon.sf
         below = stats.norm.isf if law == "gaussian" else stats.expon.isf
@@ -204,8 +205,8 @@ def test_every_piece_of_the_tail_has_the_law_too(law: Any, scale: float) -> None
 def test_each_piece_of_the_tail_gets_its_share(noise: DiscreteNoise) -> None:
     # No strip is lower than the law, and a slot of one piece has the area of all slots of the next: so all is exact.
     steps = noise.scale / noise.grid
-    levels = sampling._LEVELS[noise.law]
-    tables = [sampling._table(noise.law, steps, level) for level in range(levels)]
+    levels = discrete_noise._LEVELS[noise.law]
+    tables = [discrete_noise._table(noise.law, steps, level) for level in range(levels)]
 
     for table, following in zip(tables, [*tables[1:], None], strict=True):
         edges = table.start + 4096.0 * np.arange(len(table.slots) - 1)
@@ -225,22 +226,22 @@ def test_each_piece_of_the_tail_gets_its_share(noise: DiscreteNoise) -> None:
 @pytest.mark.parametrize("place", [0, 1, 2, 4095])
 def test_a_place_of_the_first_strip_is_kept_as_often_as_it_should(law: Any, place: int) -> None:
     steps = 1.3 * 2.0**20
-    table = sampling._table(law, steps, 0)
+    table = discrete_noise._table(law, steps, 0)
     tests = np.linspace(0, 2**35 - 1, 4001).astype(np.uint64)
     words = (tests << np.uint64(29)) | np.uint64(place << 16)  # slot 0, which is the first strip's
 
-    places, kept = sampling._tried(table, words, stream())
+    places, kept = discrete_noise._tried(table, words, stream())
 
     assert (places == place).all()
-    height = float(sampling._exact_height(law, Decimal(steps), place))  # half of the others' at 0
+    height = float(discrete_noise._exact_height(law, Decimal(steps), place))  # half of the others' at 0
     assert kept.mean() == pytest.approx(height * 4096 / (int(table.slots[0]) * table.unit), abs=2 / 4001)
 
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
 def test_tables_fit_for_every_scale(law: Any) -> None:
     for steps in 2.0**20 * np.random.default_rng(0).uniform(1, 2, 40):
-        for level in range(sampling._LEVELS[law]):
-            table = sampling._table(law, float(steps), level)
+        for level in range(discrete_noise._LEVELS[law]):
+            table = discrete_noise._table(law, float(steps), level)
             held = int(table.slots[:-1].sum())
             assert held > 0
             assert held + table.beyond <= len(table.strips)
@@ -254,7 +255,7 @@ def test_heights_in_60_digits_equal_the_integral(law: Any, place: int) -> None:
         exponent = (lambda y: -(y**2) / (2 * mpmath.mpf(steps) ** 2)) if law == "gaussian" else lambda y: -y / steps
         low = mpmath.mpf(place) - 0.5 if place else mpmath.mpf(0)
         slow = mpmath.quad(lambda y: mpmath.exp(exponent(y)), [low, mpmath.mpf(place) + 0.5])
-        exact = sampling._exact_height(law, Decimal(steps), place)
+        exact = discrete_noise._exact_height(law, Decimal(steps), place)
 
         # Decimal works with 28 digits outside of the sampler's own context.
         assert abs(mpmath.mpf(str(exact)) / slow - 1) < mpmath.mpf(10) ** -18
@@ -268,15 +269,15 @@ def test_what_floating_point_leaves_open_decimal_numbers_decide_alike(
     noise = DiscreteNoise(law, 1.3)
     fast = noise._drawn(20_000, stream())
     calls: list[bool] = []
-    decided = sampling._decided
-    monkeypatch.setattr(sampling, "_MARGIN", 0.05)
-    monkeypatch.setattr(sampling, "_decided", lambda *of: calls.append(decided(*of)) or calls[-1])
+    decided = discrete_noise._decided
+    monkeypatch.setattr(discrete_noise, "_MARGIN", 0.05)
+    monkeypatch.setattr(discrete_noise, "_decided", lambda *of: calls.append(decided(*of)) or calls[-1])
 
     slow = noise._drawn(20_000, stream())
 
     # The first piece's words come first, so that these do not move; what follows in further pieces does.
     steps = noise.scale / noise.grid
-    middle = sampling._table(law, steps, 1).start
+    middle = discrete_noise._table(law, steps, 1).start
     inner = [drawn[np.abs(drawn) < middle] for drawn in (fast, slow)]
     assert inner[0].tolist() == inner[1].tolist()
     assert len(calls) > 100
