@@ -63,7 +63,7 @@ def _demo(out: Path, *, quick: bool, explain: bool) -> None:
     from splitvfl.app.demo import demo_variants
     from splitvfl.app.experiment import run_variants
     from splitvfl.report.report import write_report
-    from splitvfl.run.training import Interrupted
+    from splitvfl.system.signals import Interrupted
 
     planned = demo_variants(out, quick=quick)
     summaries = []
@@ -115,7 +115,7 @@ def compare(
     from splitvfl.app.experiment import cut_otherwise, run_variants, variants
     from splitvfl.config.sections import load_config, parse_defenses
     from splitvfl.report.report import write_report
-    from splitvfl.run.training import Interrupted
+    from splitvfl.system.signals import Interrupted
 
     config = load_config(experiment, overrides or [])
     chosen = [[], list(config.defenses)] if defenses is None else parse_defenses(defenses, folder=config.folder)

@@ -79,7 +79,7 @@ def _train_as_party(
     from splitvfl.app.workers import team_of
     from splitvfl.config.sections import load_config
     from splitvfl.run.replacement import earlier_stands
-    from splitvfl.run.training import Interrupted
+    from splitvfl.system.signals import Interrupted
 
     config = load_config(experiment, overrides)
     name = config.own_name(as_)

@@ -63,8 +63,8 @@ def train(
     from splitvfl.app.experiment import run_experiment
     from splitvfl.app.run_folder import is_barely_begun
     from splitvfl.config.sections import load_config
-    from splitvfl.run.training import Interrupted
     from splitvfl.system.folder_lock import locked
+    from splitvfl.system.signals import Interrupted
 
     config = load_config(experiment, overrides or [])
     if fail_above is not None:
