@@ -30,7 +30,7 @@ from splitvfl.errors import ArgumentError
 from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, placed
 from splitvfl.party.attaching import label_promises_of_run, promises_of, void_of
 from splitvfl.privacy.statement import not_covered
-from splitvfl.report.audit_words import FORMAT, VERSION
+from splitvfl.report.audit_file import FORMAT, VERSION
 from splitvfl.run.training import TrainingProgress
 
 CONFIDENCE: Final = 0.95

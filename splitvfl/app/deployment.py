@@ -30,15 +30,8 @@ from splitvfl.app.joining import with_own_model
 from splitvfl.app.label_horizon import before
 from splitvfl.app.own_columns import own_summary
 from splitvfl.app.records import OwnData, in_words_of, own_data
-from splitvfl.app.run_folder import (
-    MODEL_FOLDER,
-    check_folder,
-    has_checkpoint,
-    is_barely_begun,
-    replacing,
-    settle,
-    write_config,
-)
+from splitvfl.app.run_files import MODEL_FOLDER
+from splitvfl.app.run_folder import check_folder, has_checkpoint, is_barely_begun, replacing, settle, write_config
 from splitvfl.app.saved_model import Origin, save_half
 from splitvfl.app.scoring import check_own_defenses
 from splitvfl.app.single_columns import said_of_columns, said_to_label_owner, solvable_columns

@@ -25,16 +25,8 @@ from splitvfl.app.joining import with_own_model
 from splitvfl.app.label_horizon import LabelHorizon, before, observed_horizon, outcome
 from splitvfl.app.reconstruction_figures import reconstruct_listed
 from splitvfl.app.records import in_words_of, load_data
-from splitvfl.app.run_folder import (
-    CONFIG_FILE,
-    MODEL_FOLDER,
-    check_folder,
-    finished_at,
-    has_checkpoint,
-    replacing,
-    settle,
-    write_config,
-)
+from splitvfl.app.run_files import CONFIG_FILE, MODEL_FOLDER
+from splitvfl.app.run_folder import check_folder, finished_at, has_checkpoint, replacing, settle, write_config
 from splitvfl.app.single_columns import said_of_columns, solvable_columns
 from splitvfl.app.solving import Solving, independent_columns
 from splitvfl.app.workers import said_in_one_process

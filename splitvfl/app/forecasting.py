@@ -32,7 +32,7 @@ from splitvfl.app.forecast_result import (
     ViewForecast,
 )
 from splitvfl.app.records import load_data, own_data
-from splitvfl.app.run_folder import MODEL_FOLDER
+from splitvfl.app.run_files import MODEL_FOLDER
 from splitvfl.app.saved_model import HALF_FILE, SavedHalf, load_half
 from splitvfl.attacks.error_bounds import (
     Seen,

@@ -24,7 +24,7 @@ import torch
 
 from splitvfl.app.forecasting import KnownMeans, equation_attacks
 from splitvfl.app.reconstruction_figures import RECORDS, JudgedSystem, judge_system, reconstruction_of, systems_of
-from splitvfl.app.run_folder import CONFIG_FILE, kept_settings
+from splitvfl.app.run_files import CONFIG_FILE, kept_settings
 from splitvfl.app.saved_run import SavedRun, load_run
 from splitvfl.app.shown_weights import (
     Changed,

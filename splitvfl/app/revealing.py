@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.app.forecasting import columns_of_training, half_folder
-from splitvfl.app.run_folder import MODEL_FOLDER
+from splitvfl.app.run_files import MODEL_FOLDER
 from splitvfl.app.saved_model import SavedHalf, load_half
 from splitvfl.app.shown_weights import Changed, as_model_weights, changed_weights
 from splitvfl.app.target_columns import TargetColumns

@@ -64,9 +64,9 @@ def audit(
     from splitvfl.app.auditing import audit_experiment
     from splitvfl.app.console import RunProgress
     from splitvfl.app.party_auditing import audit_party
+    from splitvfl.report.audit_file import AUDIT_FILE, AUDIT_PAGE
     from splitvfl.report.audit_page import write_audit_page
-    from splitvfl.report.audit_words import AUDIT_FILE, AUDIT_PAGE
-    from splitvfl.run.training import Interrupted
+    from splitvfl.system.signals import Interrupted
     from splitvfl.system.untrusted_files import write_named, write_whole
 
     asked = read_input(experiment, as_, overrides or [], modules=modules)

@@ -270,7 +270,7 @@ def _write(folder: Path, files: Mapping[Path, bytes]) -> None:
     """Write all files under other names first, then rename them."""
     private_folder(folder)
     with ExitStack() as drafts:
-        for path, content in reversed(files.items()):  # the first that is opened is renamed last
+        for path, content in reversed([*files.items()]):  # the first that is opened is renamed last
             mode = 0o600 if path.suffix == ".key" else 0o644
             file = drafts.enter_context(replacing(path, mode=mode, flush=False, alone=False))
             file.write(content)

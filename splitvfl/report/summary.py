@@ -24,7 +24,7 @@ from splitvfl.privacy import Solvable, SolvableColumn, Spent
 from splitvfl.privacy.statement import Relation
 from splitvfl.report.provenance import BEGUN_FILE, Provenance
 from splitvfl.report.releases import releases, said_of
-from splitvfl.run.replacement import is_unsettled
+from splitvfl.run.replacement import how_to_go_on
 from splitvfl.system.untrusted_files import UntrustedFile, refuse_links, write_json
 
 FILE_NAME = "summary.json"
@@ -593,17 +593,6 @@ def _beyond(value: Any, key: str = "") -> Iterator[str]:
 
 
 _COUNTS = frozenset({"steps", "epochs", "batch_size", "records", "epsilon", "delta", "planned_steps", "planned_epochs"})
-
-
-def how_to_go_on(folder: Path) -> str:
-    """Return how a run goes on: that of one party in a networked run has one party's checkpoints."""
-    if is_unsettled(folder):
-        return (
-            "it is to replace an earlier run, and has no checkpoint yet; if it was killed, any start in this folder "
-            "brings the earlier run back"
-        )
-    of_one_party = next(folder.glob("checkpoints/*/party.pt"), None) is not None
-    return "go on by starting that party again, as it was started" if of_one_party else "go on with --resume"
 
 
 def _same_data(folder: Path) -> str:

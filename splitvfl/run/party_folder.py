@@ -11,10 +11,8 @@ import msgspec
 from splitvfl.errors import CheckpointError
 from splitvfl.exchange.handshake import HeldCheckpoints
 from splitvfl.run import checkpoint
+from splitvfl.run.written_files import FAREWELL_FILE
 from splitvfl.system.untrusted_files import UntrustedFile, write_json
-
-FAREWELL_FILE = "farewell.json"
-"""Written when nobody needs this party any more."""
 
 KEPT_CHECKPOINTS = 2
 """The one that all parties have may be the one before the newest: a party can be killed just before it saves."""

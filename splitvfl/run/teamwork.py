@@ -14,7 +14,7 @@ from splitvfl.net.frames import Bye
 from splitvfl.net.link import DONE
 from splitvfl.party.party import Party
 from splitvfl.run.shared_state import collect_json
-from splitvfl.run.training import Interrupted
+from splitvfl.system.signals import Interrupted
 from splitvfl.team.divided import divided_weights, replicated_state, sharded_tables
 from splitvfl.team.team import Team
 
