@@ -36,6 +36,7 @@ from splitvfl.party.recipe import Recipe
 from splitvfl.party.scorer import Scorer
 from splitvfl.run.prediction import MOST_RETRIES
 from splitvfl.run.scoring import CoordinatorPrediction, CoordinatorSettings
+from splitvfl.run.session import Session
 from splitvfl.system.private_folder import close_folder
 
 SCORE_NOISE_FOLDER: Final = "score-noise"
@@ -156,16 +157,14 @@ class CoordinatorService:
 
     Attributes:
         config: Its file.
-        meeting: Where it meets the label party.
-        settings: What is agreed, and how long it waits.
-        notify: Told in one line what happens.
+        session: Where it meets the label party.
+        settings: What is agreed.
         noise: Memoised noise on scores, if it has some.
     """
 
     config: ExperimentConfig
-    meeting: Meeting
+    session: Session[Meeting]
     settings: CoordinatorSettings
-    notify: Callable[[str], None]
     noise: MemoisedNoise | None = None
 
     def run(self, progress: Callable[[int], None] = lambda done: None) -> int:
@@ -182,10 +181,8 @@ class CoordinatorService:
             return scorer_of(self.config, COORDINATOR, learned, noise=self.noise)
 
         active = self.config.active
-        with self.meeting:
-            return CoordinatorPrediction(
-                active, made, self.settings, self.meeting, notify=self.notify, progress=progress
-            ).run()
+        with self.session.place:
+            return CoordinatorPrediction(active, made, self.settings, self.session, progress=progress).run()
 
 
 def prepare_coordinator(
@@ -216,17 +213,14 @@ def prepare_coordinator(
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
     addresses = AddressBook(config, COORDINATOR, PREDICTION)
-    meeting, network = addresses.meeting(notify), addresses.network
+    session = addresses.session(notify, most_retries=MOST_RETRIES)
     section = config.train.loss
     loss = loss_in_words(config.model.recipe, None if section is None else section.model_dump(mode="json"))
     settings = CoordinatorSettings(
         loss=loss,
         memoised=config.memoised_scores,
         direction_by=config.prediction.direction_by,
-        vouching=addresses.vouching(meeting),
-        message_s=network.message_s,
-        meeting_s=network.meeting_s,
-        retries=min(network.retries, MOST_RETRIES),
+        vouching=addresses.vouching(session.place),
     )
     noise = memoised_noise(config, run or Path("runs") / f"{config.name}-{COORDINATOR}", notify, loss=loss)
-    return CoordinatorService(config, meeting, settings, notify, noise)
+    return CoordinatorService(config, session, settings, noise)
