@@ -28,7 +28,7 @@ from splitvfl.errors import CheckpointError, ConfigError, ProtocolError
 from splitvfl.exchange.base import KEPT_FOLDER
 from splitvfl.messaging.messages import bytes_of, dtype_named, name_of
 from splitvfl.system.private_folder import private_folder
-from splitvfl.system.untrusted_files import UntrustedFile, indented, open_own, write_whole
+from splitvfl.system.untrusted_files import UntrustedFile, open_own, write_json
 
 PIECE_ROWS = 4096
 MEMORY_MIB = 1024
@@ -263,7 +263,7 @@ class Kept:
             for name, form in self.forms.items()
         }
         index = _KeptIndex(_FORMAT, self._records, self.pieces.train, self.pieces.test, self.done, parties)
-        write_whole(self._folder / _INDEX, indented(index))
+        write_json(self._folder / _INDEX, index, end=b"")
 
     def _unwritable(self, error: OSError) -> CheckpointError:
         return CheckpointError(f"cannot keep activations in {self._folder}: {error}; make room, and start again")
