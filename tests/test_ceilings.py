@@ -16,11 +16,11 @@ from tests.test_imports import FILES
 # few more: an attack, a defense, a model, a penalty or an exchange takes three edits, and none of them is here.
 FOLDERS = {
     "__main__": (10, 1),
-    "app": (12_200, 75),
+    "app": (12_200, 78),
     "attacks": (6_500, 75),
     "audit": (1_200, 10),
     "claims": (600, 6),
-    "cli": (2_300, 15),
+    "cli": (2_300, 17),
     "config": (2_700, 13),
     "crypto": (1_900, 26),
     "cut": (1_600, 12),
@@ -29,16 +29,16 @@ FOLDERS = {
     "errors": (90, 1),
     "exchange": (4_900, 35),
     "hooks": (800, 1),
-    "leakage": (6_100, 55),
+    "leakage": (6_110, 56),
     "learning": (2_400, 24),
     "messaging": (400, 5),
     "metrics": (250, 1),
-    "models": (900, 12),
+    "models": (900, 10),
     "net": (1_800, 10),
     "party": (1_400, 11),
     "penalties": (500, 6),
     "privacy": (2_400, 18),
-    "report": (3_900, 22),
+    "report": (3_900, 23),
     "run": (6_200, 44),
     "sklearn": (10, 1),
     "splitvfl": (120, 1),
@@ -51,14 +51,14 @@ FOLDERS = {
 REACH = {
     "cut.split_model": 7_700,  # SplitModel
     "run.trainer": 22_100,  # Trainer
-    "cli.training": 59_200,
-    "cli.prediction": 38_600,
-    "cli.serving": 39_300,
+    "cli.training": 41_500,
+    "cli.prediction": 36_800,
+    "cli.serving": 35_500,
 }
 
 # Arguments of public functions, methods and constructors outside the command line.
 MANY_PARAMETERS = 8
-CALLABLES_WITH_MANY_PARAMETERS = 21
+CALLABLES_WITH_MANY_PARAMETERS = 17
 
 METHODS = 61  # of one class, with those that it inherits from others of the package
 HOLDERS_OF_THE_WHOLE_CONFIG = 60  # functions that take an ExperimentConfig, and types that have one

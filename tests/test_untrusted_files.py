@@ -82,10 +82,11 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
     "messages that the user has recorded, of any size, in a file that may be a pipe": {
         "messaging.transcript": {"open"}
     },
-    "no file: standard output, a message or a request, with limits and errors of its own": {
+    "no file: standard output, a message, a request or a fellow worker's word, with limits and errors of its own": {
         "app.http_records": {"json.loads"},
         "crypto.worker": {"fdopen"},
         "messaging.json_message": {"json.loads"},
+        "team.gpus": {"json.loads"},
     },
     "a demonstration, in a folder of its own": {
         "app.network_demo": {"write_text", "open", "copy", "read_text", "json.loads"}

@@ -41,11 +41,6 @@ attacks: []
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _few_rounds(few_rounds: None) -> None:
-    """Three rounds of boosting."""
-
-
 def config_of(folder: Path, data: str = "breast-cancer", own: str = '["mean *"]', more: str = "") -> ExperimentConfig:
     text = FILE.replace("DATA", data).replace("OWN", own) + more
     return parse_config(text, source=folder / "bank.yaml")
