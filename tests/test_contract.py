@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import io
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +41,7 @@ from splitvfl.leakage.alphabets import finite
 from splitvfl.learning.label_gradients import LabelGradients, mean_cross_entropy
 from splitvfl.metrics import leak_auc
 from splitvfl.models import Linear, LinearTop
+from tests.saving import through_disk
 
 
 @dataclass(frozen=True)
@@ -313,15 +313,6 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, Mapping | tuple | list):
         for part in value.values() if isinstance(value, Mapping) else value:
             yield from tensors_in(part)
-
-
-def through_disk(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state as a checkpoint gives it back: tensors and plain values only."""
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    loaded: dict[str, Any] = torch.load(file, weights_only=True)
-    return loaded
 
 
 def equal(left: Tensor, right: Tensor) -> bool:

@@ -146,13 +146,14 @@ def audit_experiment(
     placed_here = [placed(hook.made("defenses", config.folder)) for hook in config.defenses]
     widths = [party.output_width() for party in trainer.passives.values()]
     around = surroundings(train, classes=active.task.classes, receivers=len(widths), width=min(widths))
+    around = replace(around, void=void_of(active))
     readable = config.audited and assembly.exchange.shows_gradients()
     coins = coins_of(bench, canaries=canaries, usual=config.canaries, readable=readable)
     judged = canaries is not None or (seeds > 0 and coins > 0)
     # The page errs with what is stated: half of it is the run's, where one is judged.
     each = (1.0 + CONFIDENCE) / 2.0 if judged else CONFIDENCE
     parties = list(bench.data.passives.values())
-    audits = list(of_defenses(parties, placed_here, around, draws, seed, each, void_of(active)))
+    audits = list(of_defenses(parties, placed_here, around, draws, seed, each))
     if assembly.noise is not None:
         audits.append(
             audit_plan(
@@ -234,7 +235,6 @@ def of_defenses(
     draws: int,
     seed: int,
     confidence: float,
-    void: str,
 ) -> Iterator[DefenseAudit]:
     """Yield what is found of each defense.
 
@@ -245,7 +245,6 @@ def of_defenses(
         draws: Of each world, for each test.
         seed: Of all that is drawn.
         confidence: Share of audits in which no true claim of any of them is called violated.
-        void: Why guarantees of labels over the whole run do not apply; empty: they do.
     """
     tests = sum(claims_to_measure(claims_of(defense)) for defense, _ in defenses)
     # Answers stand for the labels in all of them, wherever the file lists the defense that gives them.
@@ -254,7 +253,7 @@ def of_defenses(
             around = replace(around, targets=getattr(defense, "target_values", None) or ())
     for number, (defense, phases) in enumerate(defenses):
         unmet = _unmet(parties, defense, phases, seeded=around.seeded)
-        own = replace(around, label_range=getattr(defense, "label_range", None))
+        own = replace(around, label_range=getattr(defense, "label_range", None), unmet=tuple(unmet))
         yield audit_defense(
             defense,
             around=own,
@@ -262,8 +261,6 @@ def of_defenses(
             seed=seed + number,
             confidence=confidence,
             tests=tests,
-            unmet=unmet,
-            void=void,
         )
 
 

@@ -54,7 +54,8 @@ from splitvfl.report.rows import counted
 from splitvfl.report.summary import FILE_NAME, RunSummary, read_summary
 from splitvfl.run.column_seats import shown_of
 from splitvfl.run.half_folder import HALF_FILE, read_half_schema
-from splitvfl.run.trainer import MadeBy, Trainer
+from splitvfl.run.saving_trainer import MadeBy, SavingTrainer
+from splitvfl.run.trainer import Trainer
 from splitvfl.run.training import TrainingProgress
 from splitvfl.system.folder_lock import locked
 from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder
@@ -173,7 +174,7 @@ class Experiment:
                 f"{'has' if len(with_fields) == 1 else 'have'} categorical fields; take wide-deep"
             )
 
-    def trainer(self, folder: Path | None = None) -> Trainer:
+    def trainer(self, folder: Path | None = None) -> SavingTrainer:
         """Return a new trainer, whose defenses know what the run will be; it keeps nothing without a folder.
 
         Raises:
@@ -183,7 +184,7 @@ class Experiment:
         """
         config, assembly = self._config, self._assembly
         active, passives = self._parties()
-        trainer = Trainer(
+        trainer = SavingTrainer(
             active,
             passives,
             assembly.plan,
@@ -398,7 +399,7 @@ def _differing(before: Any, now: Any, key: str = "") -> list[str]:
     return [] if same else [key.removeprefix(".")]
 
 
-def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path | None = None) -> Trainer:
+def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path | None = None) -> SavingTrainer:
     """Return the trainer of an experiment on data that are loaded; see :meth:`Experiment.trainer`."""
     return Experiment(config, Workbench(data, {})).trainer(folder)
 
@@ -491,7 +492,7 @@ def run_experiment(
 
 
 def _write_run(
-    folder: Path, trainer: Trainer, experiment: Experiment, summary: RunSummary, told: Reconstruction | None
+    folder: Path, trainer: SavingTrainer, experiment: Experiment, summary: RunSummary, told: Reconstruction | None
 ) -> None:
     """Write all that a finished run leaves, its figures last: with them it is finished."""
     _save_weights(trainer, folder / "weights")

@@ -7,6 +7,7 @@ What the others send is theirs to audit: it is listed by name, and is no pass.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from splitvfl.app.auditing import CONFIDENCE, ExperimentAudit, bare, check_draws, of_defenses, surroundings
@@ -69,7 +70,8 @@ def audit_party(
     rows = [own.data] if role == "passive" else []
     stops, selected = config.train.early_stopping is not None, own.data.selected_by_label
     releases = releases_of(early_stopping=stops, selected_by_label=selected) if role == "active" else ()
-    audits = [*of_defenses(rows, here, around, draws, seed, CONFIDENCE, not_applying(releases))]
+    around = replace(around, void=not_applying(releases))
+    audits = [*of_defenses(rows, here, around, draws, seed, CONFIDENCE)]
     if noise is not None:
         exchange = deployment.assembly.exchange
         trained = NoisyTraining(

@@ -133,15 +133,11 @@ def reconstruct(
     for party, why in with_transforms_known(targets)[1].items():
         skipped[party][f"all attacks{AWARE}"] = why
     judgements = judge_columns(
-        active,
-        targets,
+        models,
         _every(listed) if named is None else _listed(named),
         skipped,
         known=0 if named is None else most_told([one for one in named if not isinstance(one, str)]),
         records=records,
-        shown=models[0].shown,
-        run=models[0].source,
-        also=models[1:],
         views=views,
         plots=plots,
     )
@@ -453,40 +449,31 @@ def _listed(attacks: Sequence[Attack | str]) -> Chosen:
 
 
 def judge_columns(
-    active: ActiveParty,
-    targets: Mapping[str, FeatureTarget],
+    models: Sequence[AttackedModel],
     chosen: Chosen,
     skipped: dict[str, dict[str, str]],
     *,
     known: int = 0,
     records: int = RECORDS,
-    shown: Mapping[Weights, Mapping[str, WeightChange]] = TRUE_WEIGHTS,
     views: Sequence[Sees] = VIEWS,
     plots: bool = True,
-    run: str = "the run",
-    also: Sequence[AttackedModel] = (),
 ) -> Iterator[JudgedSystem]:
     """Score some training and test records, and yield what attacks find in what that shows, by party.
 
     Args:
-        active: The party in whose seat the attacks are.
-        targets: The passive parties.
+        models: The models, which score the same records; whose kinds of weights the attacker is given one after the
+            other.
         chosen: Returns the attacks that are run on a system.
         skipped: Gets the reason, by party and attack, where one cannot be run.
         known: Of how many training records they are told the columns, at most.
         records: How many records of each part are scored, at most.
-        shown: Which weights the attacker is given, one after the other, and what sets these apart from the model's
-            own, by party.
         views: Of what predictions are read.
         plots: Whether some records' values are kept.
-        run: What the run is called.
-        also: Further models, which score the same records.
 
     Raises:
         DataError: If further models are not of the same columns.
     """
-    columns = {name: TargetColumns(target) for name, target in targets.items()}
-    models = [AttackedModel(run, active, targets, shown), *also]
+    columns = {name: TargetColumns(target) for name, target in models[0].targets.items()}
     seen_by_model = [systems_of(one.active, one.targets, known=known, most=records) for one in models]
     for systems in zip_longest(*seen_by_model):
         system = systems[0]
@@ -496,7 +483,7 @@ def judge_columns(
         for given in TRUE_WEIGHTS if system.knows_transform else _kinds(models):
             seen = _stacked(systems, models, given)
             yield from judge_system(
-                seen, active.name, columns, chosen(seen, skipped), skipped, weights=given, plots=plots
+                seen, models[0].active.name, columns, chosen(seen, skipped), skipped, weights=given, plots=plots
             )
 
 

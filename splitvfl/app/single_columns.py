@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from splitvfl.app.assembly import Assembly
 from splitvfl.learning.batches import Batches
 from splitvfl.privacy.single_column import PartsSeen, SolvableColumn, solvable_column
+from splitvfl.privacy.solvable import SummedTraining
 
 
 def solvable_columns(
@@ -26,18 +27,16 @@ def solvable_columns(
     seen = _seen(assembly)
     if seen is None or not len(batches):
         return []
+    training = SummedTraining(batches.count, batches.batch_size, assembly.epochs, batches.drop_last)
     found = (
         solvable_column(
             name,
             width,
-            batch_size=batches.batch_size,
-            steps=len(batches),
-            epochs=assembly.epochs,
+            training,
             seen=seen,
             own_features=own_features,
             partners=assembly.partners,
             scaled=assembly.rate is not None,
-            last=0 if batches.drop_last else batches.count % batches.batch_size,
         )
         for name, width in features.items()
         if width

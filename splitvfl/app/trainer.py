@@ -18,12 +18,12 @@ from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.messaging.conversation import Recorder
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy import PrivacyBudget
-from splitvfl.run import trainer
 from splitvfl.run.plan import TrainingPlan
+from splitvfl.run.saving_trainer import SavingTrainer
 from splitvfl.wording import shown
 
 
-class Trainer(trainer.Trainer):
+class Trainer(SavingTrainer):
     """A :class:`splitvfl.run.trainer.Trainer` whose plan is made from keyword arguments, and its noise calculated.
 
     Args:

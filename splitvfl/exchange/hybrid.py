@@ -43,10 +43,10 @@ from splitvfl.exchange.selection import (
 )
 from splitvfl.exchange.split_step import check_finite, loss_and_gradients, spoiled
 from splitvfl.learning.losses import Approximation
+from splitvfl.learning.odds import sign_success, unknowns_for_success
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.privacy import sign_success, unknowns_for_success
 
 SELECTION = "selection"
 

@@ -16,7 +16,6 @@ process the halves of all parties lie side by side, each in a folder of its part
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,11 +226,6 @@ def holds_halves(folder: Path) -> bool:
     """Return whether a folder holds trained halves in folders of their own, and nothing else."""
     inside = list(folder.iterdir()) if folder.is_dir() else []
     return bool(inside) and all(is_half(path) for path in inside)
-
-
-def new_run_number() -> str:
-    """Return a number for a run that no other has."""
-    return secrets.token_hex(16)
 
 
 def _table_files(tables: Path | None) -> list[Path]:

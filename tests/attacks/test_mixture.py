@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -22,6 +21,7 @@ from splitvfl.hooks import View, call_attack
 from splitvfl.leakage.judging import Leak
 from splitvfl.leakage.watching import Watch
 from splitvfl.metrics import leak_auc, oriented
+from tests.saving import through_disk
 
 WIDTH = 5
 
@@ -174,14 +174,6 @@ def last_scores(attack: Any, seen: list[View]) -> dict[int, float]:
     for view in seen:
         scores |= dict(zip(view.ids.tolist(), call_attack(attack, view).tolist(), strict=True))
     return scores
-
-
-def through_disk(state: dict[str, Any]) -> dict[str, Any]:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    loaded: dict[str, Any] = torch.load(file, weights_only=True)
-    return loaded
 
 
 @pytest.mark.parametrize(("stop", "noise"), [(1, 0.3), (3, 0.3), (4, 0.3), (8, 0.3), (4, 1e6)])  # the last fit fails

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import io
-from typing import Any
 
 import torch
 from torch import nn
 
 from splitvfl.learning.best_weights import BestWeights
 from splitvfl.learning.schedule import GO_ON, Verdict
+from tests.saving import through_disk
 
 BEST = Verdict(stop=False, best=True)
 STOP = Verdict(stop=True, best=False)
@@ -31,14 +30,6 @@ def fill(module: nn.Module, value: float) -> None:
 
 def values(module: nn.Module) -> set[float]:
     return {number for tensor in module.state_dict().values() for number in tensor.flatten().tolist()}
-
-
-def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    loaded: dict[str, Any] = torch.load(file, weights_only=True)
-    return loaded
 
 
 def test_the_best_weights_come_back_and_those_as_trained_are_laid_aside() -> None:
@@ -85,9 +76,9 @@ def test_a_saved_state_holds_both_whichever_is_in_use() -> None:
     best.apply(BEST, epoch=2)
     fill(module, 3.0)
     best.apply(STOP, epoch=5)
-    as_trained = through_a_file(best.state_dict())
+    as_trained = through_disk(best.state_dict())
     best.use()
-    in_use = through_a_file(best.state_dict())
+    in_use = through_disk(best.state_dict())
     for state in (as_trained, in_use):
         other = model(9.0)
         restored = BestWeights(other)
@@ -100,7 +91,7 @@ def test_a_saved_state_holds_both_whichever_is_in_use() -> None:
 def test_loading_an_earlier_state_forgets_a_later_best() -> None:
     module = model(1.0)
     best = BestWeights(module)
-    early = through_a_file(best.state_dict())
+    early = through_disk(best.state_dict())
     best.apply(BEST, epoch=1)
     best.use()
     best.load_state_dict(early)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from typing import Any
 
@@ -23,6 +22,7 @@ from splitvfl.learning.optimizers import (
     sparse_parameters,
 )
 from splitvfl.models import WideDeepBottom
+from tests.saving import through_disk
 
 ROWS, DIM = 7, 3
 
@@ -109,14 +109,6 @@ def test_row_wise_state_survives_a_restart() -> None:
         resumed.grad = sparse(met, values)
         second.step()
     assert torch.equal(straight, resumed)
-
-
-def through_disk(state: dict[str, Any]) -> dict[str, Any]:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    loaded: dict[str, Any] = torch.load(file, weights_only=True)
-    return loaded
 
 
 def test_what_row_wise_adagrad_cannot_do_is_refused() -> None:

@@ -58,7 +58,6 @@ def test_who_refuses_by_a_limit_has_sent_nothing_and_nobody_gets_a_score(tmp_pat
     assert refused.get("total", 0) == 0
 
 
-@pytest.mark.slow(reason="four links break, and whoever waits for the other end of one waits")
 @pytest.mark.parametrize("by", ["active", COORDINATOR, *THREE])
 def test_whatever_breaks_no_record_is_counted_less_often_than_it_was_shown(tmp_path: Path, by: str) -> None:
     draw = np.random.default_rng(len(by))

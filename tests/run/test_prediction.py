@@ -108,7 +108,9 @@ class World:
                 results[name] = task()
             except Exception as error:  # handed to the test
                 results[name] = error
-                self._everybody.abort()  # it does not come again, and nobody need wait for it
+            finally:
+                # It does not come again, whether it is done or has failed, and nobody need wait for it.
+                self._everybody.abort()
 
         threads = [threading.Thread(target=act, args=item) for item in tasks.items()]
         for thread in threads:
