@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from tests.boosting import boosting_as_here
 from tests.run.forked import FORKS, begin_as_a_program
 
 Program = Callable[[Sequence[str]], int]
@@ -38,7 +39,7 @@ class Command:
         **environment: str,
     ) -> None:
         (said, saying), (complained, complaining) = FORKS.Pipe(duplex=False), FORKS.Pipe(duplex=False)
-        what = (program, list(arguments), folder, within, environment)
+        what = (program, list(arguments), folder, boosting_as_here(), within, environment)
         self._process = FORKS.Process(target=_run, args=(*what, saying, complaining), daemon=True)
         self._process.start()
         for end in (saying, complaining):
@@ -92,6 +93,7 @@ def _run(
     program: Program | None,
     arguments: list[str],
     folder: Path,
+    boosting: Within,
     within: Within,
     environment: dict[str, str],
     *pipes: Connection,
@@ -103,5 +105,5 @@ def _run(
     begin_as_a_program()
     from splitvfl.cli import main
 
-    with within():
+    with boosting(), within():
         sys.exit((program or main)(arguments))

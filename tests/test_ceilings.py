@@ -16,11 +16,11 @@ from tests.test_imports import FILES
 # few more: an attack, a defense, a model, a penalty or an exchange takes three edits, and none of them is here.
 FOLDERS = {
     "__main__": (10, 1),
-    "app": (12_200, 75),
-    "attacks": (6_500, 75),
+    "app": (12_200, 78),
+    "attacks": (6_400, 75),
     "audit": (1_200, 10),
     "claims": (600, 6),
-    "cli": (2_300, 15),
+    "cli": (2_400, 17),
     "config": (2_700, 13),
     "crypto": (1_900, 26),
     "cut": (1_600, 12),
@@ -29,7 +29,7 @@ FOLDERS = {
     "errors": (90, 1),
     "exchange": (4_900, 35),
     "hooks": (800, 1),
-    "leakage": (6_100, 55),
+    "leakage": (6_200, 56),
     "learning": (2_400, 23),
     "messaging": (400, 5),
     "metrics": (250, 1),
@@ -38,8 +38,8 @@ FOLDERS = {
     "party": (1_400, 11),
     "penalties": (500, 6),
     "privacy": (2_400, 18),
-    "report": (3_900, 22),
-    "run": (6_300, 43),
+    "report": (3_900, 23),
+    "run": (6_200, 43),
     "sklearn": (10, 1),
     "splitvfl": (120, 1),
     "system": (700, 11),
@@ -49,20 +49,20 @@ FOLDERS = {
 
 # Code lines of all modules that one imports, directly or not. Imports inside functions count.
 REACH = {
-    "cut.split_model": 7_700,  # SplitModel
-    "run.trainer": 31_300,  # Trainer
-    "cli.training": 59_200,
-    "cli.prediction": 38_600,
-    "cli.serving": 39_300,
+    "cut.split_model": 8_100,  # SplitModel
+    "run.trainer": 31_100,  # Trainer
+    "cli.training": 41_400,
+    "cli.prediction": 36_800,
+    "cli.serving": 35_500,
 }
 
 # Arguments of public functions, methods and constructors outside the command line.
 MANY_PARAMETERS = 8
 CALLABLES_WITH_MANY_PARAMETERS = 17
 
-METHODS = 61  # of one class, with those that it inherits from others of the package
+METHODS = 62  # of one class, with those that it inherits from others of the package
 HOLDERS_OF_THE_WHOLE_CONFIG = 60  # functions that take an ExperimentConfig, and types that have one
-ARROWS = 171  # from one folder to another whose modules it imports
+ARROWS = 172  # from one folder to another whose modules it imports
 
 WHY = "Take something away, or explain in the commit what a higher ceiling buys the reader."
 

@@ -18,7 +18,6 @@ from splitvfl.cli import main
 from splitvfl.config.sections import load_config
 from splitvfl.models.mlp import MLPRecipe
 from splitvfl.report.summary import read_summary
-from tests.boosting import few_rounds_of_boosting
 from tests.commands import Command
 
 # What own columns predict is never asked here, only whether it was judged.
@@ -102,7 +101,7 @@ def test_a_run_killed_at_a_random_step_and_resumed_ends_with_the_weights_of_an_u
     step = random.Random(0).randrange(3, steps - 30)
 
     # The total depends on the rounds of boosting, and this process has few.
-    process = Command(["train", str(experiment), "--out", "killed"], Path.cwd(), within=few_rounds_of_boosting)
+    process = Command(["train", str(experiment), "--out", "killed"], Path.cwd())
     wait_for_checkpoint(process, Path("killed/checkpoints"), step)
     process.kill()
     process.communicate()

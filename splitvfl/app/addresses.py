@@ -16,6 +16,7 @@ from splitvfl.net.frames import Hello, Role
 from splitvfl.net.meeting import Meeting, Partner
 from splitvfl.net.signing import CertificateSigner
 from splitvfl.net.tls import Identity, Plaintext, identities, is_loopback, split_address
+from splitvfl.run.session import Session
 
 SERVING: Final = "serving"
 """What parties meet for that answer about records until they are stopped."""
@@ -69,6 +70,19 @@ class AddressBook:
             notify=notify,
             lasting=self.purpose == SERVING,
         )
+
+    def session(
+        self, notify: Callable[[str], None] = lambda line: None, *, most_retries: int | None = None
+    ) -> Session[Meeting]:
+        """Return the party's session, which meets the others where :meth:`meeting` does.
+
+        Args:
+            notify: Told in one line what happens.
+            most_retries: How often a broken link is mended at most; ``None``: as often as the file says.
+        """
+        network, place = self.network, self.meeting(notify)
+        retries = network.retries if most_retries is None else min(network.retries, most_retries)
+        return Session(self.name, place, network.message_s, network.meeting_s, retries, notify)
 
     def vouching(self, meeting: Meeting) -> Vouching:
         """Return how the party proves that keys which the active party passes on are its own, and whose keys it takes.

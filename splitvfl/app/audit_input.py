@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
+from splitvfl.app.run_files import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.config.module_sources import Modules, own_folder, untrusted_run
 from splitvfl.config.sections import DataConfig, ExperimentConfig, PartyConfig, kept_text, load_config, parse_config
 from splitvfl.errors import ConfigError

@@ -30,7 +30,7 @@ from splitvfl.errors import ArgumentError
 from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, placed
 from splitvfl.party.attaching import label_promises_of_run, promises_of, void_of
 from splitvfl.privacy.statement import not_covered
-from splitvfl.report.audit_words import FORMAT, VERSION
+from splitvfl.report.audit_file import FORMAT, VERSION
 from splitvfl.run.training import TrainingProgress
 
 CONFIDENCE: Final = 0.95
@@ -143,7 +143,6 @@ def audit_experiment(
     trainer = Experiment(config, bench).trainer()
     assembly = Assembly(config, bench.data.active)
     train, active = config.train, trainer.active
-    trainer.exchange.plan_run(active, epochs=train.epochs)
     placed_here = [placed(hook.made("defenses", config.folder)) for hook in config.defenses]
     widths = [party.output_width() for party in trainer.passives.values()]
     around = surroundings(train, classes=active.task.classes, receivers=len(widths), width=min(widths))

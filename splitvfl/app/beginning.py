@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import secrets
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ from splitvfl.report.provenance import (
     deciding_settings,
     keyed,
 )
-from splitvfl.system.untrusted_files import UntrustedFile, write_whole
+from splitvfl.system.untrusted_files import UntrustedFile, write_json
 
 _COMPUTES_WITH = ("splitvfl", "torch", "numpy")
 _UNKNOWN = "unknown"
@@ -103,7 +102,7 @@ class Beginning:
     def _write(self, path: Path, **more: str) -> None:
         noted = {"started": self.started, "key": self.key.hex(), "id_rule": str(self.id_rule)}
         noted |= {"split_by": self.split_by, **more}
-        write_whole(path, json.dumps(noted).encode())
+        write_json(path, noted, indent=0, end=b"")
 
     def provenance(
         self,

@@ -109,7 +109,6 @@ def check_experiment(config: ExperimentConfig, folder: Path, *, tell: Callable[[
 def _try_parts(experiment: Experiment, epochs: int, tell: Callable[[str], None], *, going_on: Path | None) -> None:
     """Build everything that a run needs, for what objects to what, and take up the run that a folder holds."""
     trainer = experiment.trainer(going_on)
-    trainer.exchange.plan_run(trainer.active, epochs=epochs)
     _tell_all(tell, said_before(trainer.exchange, trainer.active, epochs=epochs))
     _tell_all(tell, list(experiment.few_known(trainer)))
     _tell_all(tell, experiment.noise_notes())

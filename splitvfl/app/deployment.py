@@ -30,15 +30,8 @@ from splitvfl.app.joining import with_own_model
 from splitvfl.app.label_horizon import before
 from splitvfl.app.own_columns import own_summary
 from splitvfl.app.records import OwnData, in_words_of, own_data
-from splitvfl.app.run_folder import (
-    MODEL_FOLDER,
-    check_folder,
-    has_checkpoint,
-    is_barely_begun,
-    replacing,
-    settle,
-    write_config,
-)
+from splitvfl.app.run_files import MODEL_FOLDER
+from splitvfl.app.run_folder import check_folder, has_checkpoint, is_barely_begun, replacing, settle, write_config
 from splitvfl.app.saved_model import Origin, save_half
 from splitvfl.app.scoring import check_own_defenses
 from splitvfl.app.single_columns import said_of_columns, said_to_label_owner, solvable_columns
@@ -142,12 +135,12 @@ class Deployment:
         self._check_canaries_here()
         self._check_transforms()
         addresses = AddressBook(config, name, worker=self._team.rank)
-        self._network, self._meeting = addresses.network, addresses.meeting(notify)
+        self._session = addresses.session(notify)
         self.own = own or own_data(config, name, worker=None if shards is None else shards.here)
         if shards is not None:
             self.own = replace(self.own, data=self.own.data.in_shards(shards))
         data = self.own.data
-        self.assembly = Assembly(config, data, vouching=addresses.vouching(self._meeting), team=self._team)
+        self.assembly = Assembly(config, data, vouching=addresses.vouching(self._session.place), team=self._team)
         self.assembly.check_batch_size(data.training_records)
         self.assembly.exchange.check_shards(config.shards)
         self._check_noise_seed()
@@ -301,22 +294,20 @@ class Deployment:
             ConfigError: If parts do not fit together.
         """
         config, own, settings = self._config, self.own, settings or self._settings(folder)
-        told: dict[str, Any] = {"notify": self._notify, "progress": progress}
         if self.name != config.active:
-            passive = PassiveRun(self.name, config.active, settings, self._meeting, build=self._watched_passive, **told)
+            passive = PassiveRun(self._session, config.active, settings, build=self._watched_passive, progress=progress)
             passive.account = self.assembly.budget()
             return passive
         self.assembly.check_private_top()
         assert own.task is not None, "labels say what is learned"
         task = self.assembly.task(own.task, own.classes)
         active = ActiveRun(
-            self.name,
+            self._session,
             [other for other in config.parties if other != self.name],
             settings,
-            self._meeting,
             learned=TaskSpec(own.task, task.outputs),
             build=lambda widths: self._active(task, widths),
-            **told,
+            progress=progress,
         )
         active.account = self.assembly.budget()
         solving = self._solving()
@@ -372,8 +363,6 @@ class Deployment:
             exchange=exchange,
             terms=terms_of(data, {key: agreed[key] for key in shared}),
             folder=folder,
-            message_s=self._network.message_s,
-            retries=self._network.retries,
             own_terms=own,
             team=self._team,
             data=data_digests(data),
@@ -681,11 +670,12 @@ def coordinator_run(config: ExperimentConfig, *, notify: Callable[[str], None] =
         )
     check_team(config)
     addresses = AddressBook(config, name)
-    meeting, network = addresses.meeting(notify), addresses.network
-    exchange = exchange_of(config.exchange, rows=config.train.batch_size, vouching=addresses.vouching(meeting))
+    session = addresses.session(notify)
+    vouching = addresses.vouching(session.place)
+    exchange = exchange_of(config.exchange, rows=config.train.batch_size, vouching=vouching)
     side = exchange.third_parties(config.active)[name]
     assert isinstance(side, ThirdParty)
-    return CoordinatorRun(side, meeting, message_s=network.message_s, retries=network.retries, notify=notify)
+    return CoordinatorRun(side, session)
 
 
 def run_party(

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from splitvfl.app.assembly import Assembly
@@ -23,18 +23,10 @@ from splitvfl.app.exchanges import said_before
 from splitvfl.app.few_known import said_of_few_known
 from splitvfl.app.joining import with_own_model
 from splitvfl.app.label_horizon import LabelHorizon, before, observed_horizon, outcome
-from splitvfl.app.reconstruction import reconstruct_listed
+from splitvfl.app.reconstruction_figures import reconstruct_listed
 from splitvfl.app.records import in_words_of, load_data
-from splitvfl.app.run_folder import (
-    CONFIG_FILE,
-    MODEL_FOLDER,
-    check_folder,
-    finished_at,
-    has_checkpoint,
-    replacing,
-    settle,
-    write_config,
-)
+from splitvfl.app.run_files import CONFIG_FILE, MODEL_FOLDER
+from splitvfl.app.run_folder import check_folder, finished_at, has_checkpoint, replacing, settle, write_config
 from splitvfl.app.single_columns import said_of_columns, solvable_columns
 from splitvfl.app.solving import Solving, independent_columns
 from splitvfl.app.workers import said_in_one_process
@@ -66,6 +58,7 @@ from splitvfl.run.trainer import MadeBy, Trainer
 from splitvfl.run.training import TrainingProgress
 from splitvfl.system.folder_lock import locked
 from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder
+from splitvfl.system.untrusted_files import write_whole
 from splitvfl.wording import shown
 
 if TYPE_CHECKING:
@@ -181,10 +174,11 @@ class Experiment:
             )
 
     def trainer(self, folder: Path | None = None) -> Trainer:
-        """Return a new trainer, which keeps nothing without a folder.
+        """Return a new trainer, whose defenses know what the run will be; it keeps nothing without a folder.
 
         Raises:
-            ConfigError: If parts do not fit together.
+            ConfigError: If parts do not fit together, a defense cannot keep what it promises of the run, or the agreed
+                limit is too low for its noise.
             PrivacyError: If nothing bounds a message that is to be bounded.
         """
         config, assembly = self._config, self._assembly
@@ -204,6 +198,7 @@ class Experiment:
         active.score_noise = self._score_noise(active)
         trainer.made_by = self._made_by()
         trainer.account = assembly.budget()
+        trainer.exchange.plan_run(active, epochs=config.train.epochs)
         return trainer
 
     @property
@@ -457,7 +452,6 @@ def run_experiment(
     experiment = Experiment(config, bench)
     trainer = experiment.trainer(folder)
     trainer.notify = notify
-    trainer.exchange.plan_run(trainer.active, epochs=train.epochs)
     trainer.watch.known = bench.known
     observed, agreed = experiment.horizons(trainer)  # of the first weights, also where the run goes on
     trainer.solvable, said_of_labels = experiment.solving(trainer, observed)
@@ -546,10 +540,7 @@ def _save_weights(trainer: Trainer, folder: Path) -> None:
         for model, what in zip(party.models, ("", ".private-top"), strict=False):
             weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
             path = folder / f"{party.name}{what}.safetensors"
-            draft = path.with_name(f".{path.name}")
-            draft.unlink(missing_ok=True)  # a link would be written through
-            save_file(weights, draft)
-            draft.replace(path)  # until now the earlier weights stay
+            write_whole(path, save(weights), flush=False)
 
 
 @dataclass(frozen=True)

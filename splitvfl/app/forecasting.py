@@ -32,10 +32,9 @@ from splitvfl.app.forecast_result import (
     ViewForecast,
 )
 from splitvfl.app.records import load_data, own_data
-from splitvfl.app.run_folder import MODEL_FOLDER
+from splitvfl.app.run_files import MODEL_FOLDER
 from splitvfl.app.saved_model import HALF_FILE, SavedHalf, load_half
 from splitvfl.attacks.error_bounds import (
-    ColumnMoments,
     Seen,
     classes_for_exactness,
     column_errors,
@@ -74,6 +73,7 @@ from splitvfl.hooks import (
 )
 from splitvfl.leakage.alphabets import known_alphabets
 from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share, flags_among, varying_groups
+from splitvfl.leakage.column_moments import ColumnMoments, two_valued
 from splitvfl.leakage.estimates import JudgedAttack, OwnColumn, best_first, judged_attack, own_columns
 from splitvfl.leakage.features import judge_estimate, run_feature_attack
 from splitvfl.leakage.noise_direction import noise_direction
@@ -102,8 +102,6 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "gradient-inversion": {"steps": 2_000},
     "discrete-search": {"most_programs": 20, "time_limit_s": 0.1},
 }
-# Of a mean of x (1 − x), in float64: roundings of sums, and less than one value of ½ in a thousand million records.
-_TWO_VALUED = 1e-10
 _VIEWS: tuple[Seen, ...] = ("scores", "activation")
 
 
@@ -349,13 +347,6 @@ class _Own:
 
     def _points(self, records: Records, rows: Tensor) -> Tensor:
         return self.box.unit(records.rows(rows).columns.numeric)[:, self.box.varying]
-
-
-def two_valued(moments: ColumnMoments) -> list[bool]:
-    """Return which columns of the unit box have no values but 0 and 1: there, the mean of x (1 − x) is 0."""
-    squares = moments.around(0.0).diagonal()
-    found: list[bool] = ((moments.mean - squares).abs() <= _TWO_VALUED).tolist()
-    return found
 
 
 def _pieces(count: int) -> Iterator[Tensor]:

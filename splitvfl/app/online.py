@@ -18,7 +18,7 @@ from splitvfl.app.addresses import SERVING, AddressBook
 from splitvfl.app.counting import Counting, check_own_limits, check_single_answers
 from splitvfl.app.http_access import Access, HttpLimits, HttpSettings, access
 from splitvfl.app.promised_predictions import NOT_COVERED, AfterTraining, on_request, put_by, was_promised
-from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
+from splitvfl.app.run_files import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.saved_model import HALF_FILE, load_half
 from splitvfl.app.score_drift import score_shifts, shifts_said
 from splitvfl.app.serving import PredictionFiles, defend_predictions, partners_of, records_to_score

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from splitvfl.app.run_folder import CONFIG_FILE, kept_settings
+from splitvfl.app.run_files import CONFIG_FILE, kept_settings
 from splitvfl.config.registry import built_in
 from splitvfl.config.sections import ExchangeSection
 from splitvfl.errors import PrivacyError

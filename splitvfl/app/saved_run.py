@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from splitvfl.app.counting import Counting
 from splitvfl.app.promised_predictions import AfterTraining, add_noise, parts_of_logits, put_by, was_promised
 from splitvfl.app.records import load_data, own_data
-from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
+from splitvfl.app.run_files import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.saved_model import SavedHalf, load_half
 from splitvfl.app.score_drift import saturation, score_shifts, warn_of_drift
 from splitvfl.app.scoring import loss_of_half, memoised_noise
@@ -51,9 +51,9 @@ from splitvfl.exchange.scoring import ACTIVE
 from splitvfl.learning.devices import choose_device
 from splitvfl.learning.losses import Loss
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.report.summary import how_to_go_on
 from splitvfl.run.half_folder import HALF_FILE, is_half
 from splitvfl.run.ledger import ScoreLimits
+from splitvfl.run.replacement import how_to_go_on
 
 _P = TypeVar("_P", ActiveParty, PassiveParty)
 

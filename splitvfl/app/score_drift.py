@@ -11,10 +11,11 @@ from torch import Tensor
 from splitvfl.app.saved_model import SavedHalf
 from splitvfl.config.sections import FoundDefense
 from splitvfl.data.doubts import DoubtWarning
-from splitvfl.data.drift import ColumnDrift, Saturation, drift_said, saturated
+from splitvfl.data.drift import ColumnDrift, Saturation, drift_said
 from splitvfl.hooks import shifts_scores_of
 from splitvfl.learning.losses import link_of
 from splitvfl.learning.tasks import Binary, Multiclass
+from splitvfl.metrics import saturated
 from splitvfl.party.party import ActiveParty
 
 Drift = Mapping[str, Sequence[ColumnDrift]]

@@ -38,6 +38,7 @@ from splitvfl.party.recipe import Recipe
 from splitvfl.party.scorer import Scorer
 from splitvfl.run.prediction import MOST_RETRIES
 from splitvfl.run.scoring import CoordinatorPrediction, CoordinatorSettings
+from splitvfl.run.session import Session
 from splitvfl.system.private_folder import close_folder
 
 SCORE_NOISE_FOLDER: Final = "score-noise"
@@ -168,16 +169,14 @@ class CoordinatorService:
     Attributes:
         active: The label party.
         made: Makes its place as the one that computes scores, of what was learned.
-        meeting: Where it meets the label party.
-        settings: What is agreed, and how long it waits.
-        notify: Told in one line what happens.
+        session: Where it meets the label party.
+        settings: What is agreed.
     """
 
     active: str
     made: Callable[[TaskSpec], Scorer]
-    meeting: Meeting
+    session: Session[Meeting]
     settings: CoordinatorSettings
-    notify: Callable[[str], None]
 
     def run(self, progress: Callable[[int], None] = lambda done: None) -> int:
         """Compute the scores, and return of how many records.
@@ -188,10 +187,8 @@ class CoordinatorService:
         Raises:
             SplitVFLError: As :meth:`splitvfl.run.scoring.CoordinatorPrediction.run`.
         """
-        with self.meeting:
-            return CoordinatorPrediction(
-                self.active, self.made, self.settings, self.meeting, notify=self.notify, progress=progress
-            ).run()
+        with self.session.place:
+            return CoordinatorPrediction(self.active, self.made, self.settings, self.session, progress=progress).run()
 
 
 def prepare_coordinator(
@@ -222,21 +219,18 @@ def prepare_coordinator(
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
     addresses = AddressBook(config, COORDINATOR, PREDICTION)
-    meeting, network = addresses.meeting(notify), addresses.network
+    session = addresses.session(notify, most_retries=MOST_RETRIES)
     section = config.train.loss
     loss = loss_in_words(config.model.recipe, None if section is None else section.model_dump(mode="json"))
     settings = CoordinatorSettings(
         loss=loss,
         memoised=config.prediction.memoised,
         direction_by=config.prediction.direction_by,
-        vouching=addresses.vouching(meeting),
-        message_s=network.message_s,
-        meeting_s=network.meeting_s,
-        retries=min(network.retries, MOST_RETRIES),
+        vouching=addresses.vouching(session.place),
     )
     noise: MemoisedNoise | None = None
     if config.prediction.memoised:
         folder = run or Path("runs") / f"{config.name}-{COORDINATOR}"
         noise = memoised_noise(config.found_defenses, folder, notify, loss=loss, source=config.source)
     made = partial(scorer_of, config, COORDINATOR, noise=noise)
-    return CoordinatorService(config.active, made, meeting, settings, notify)
+    return CoordinatorService(config.active, made, session, settings)

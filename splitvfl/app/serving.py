@@ -60,6 +60,7 @@ from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.scorer import Scorer
 from splitvfl.report.releases import Release, Reserve
 from splitvfl.run.prediction import MOST_RETRIES, ActivePrediction, PassivePrediction, PredictionSettings
+from splitvfl.run.session import Session
 from splitvfl.run.teamwork import check_workers_alike
 from splitvfl.team.team import Alone, Team
 
@@ -102,10 +103,9 @@ class Service:
         party: The party, with its trained model and its defenses.
         scored: Its records.
         settings: What is common to all parties.
-        meeting: Where it meets them.
+        session: Where it meets them.
         partners: Names of those that it talks to.
         out: Where the scores go; ``None``: nowhere.
-        notify: Told in one line what happens.
         after: What it does to what was promised of the training.
         scorer: At a passive party that computes the scores: its defenses of them.
         names: What all records are called whose scores are written here.
@@ -118,10 +118,9 @@ class Service:
     party: ActiveParty | PassiveParty
     scored: NewRecords
     settings: PredictionSettings
-    meeting: Meeting
+    session: Session[Meeting]
     partners: tuple[str, ...]
     out: Path | None
-    notify: Callable[[str], None]
     after: AfterTraining
     names: pa.Array
     parts: int
@@ -140,7 +139,7 @@ class Service:
             SplitVFLError: As :meth:`splitvfl.run.prediction.JointPrediction.run`; nothing is written then.
             TeamError: If another worker could not score its part.
         """
-        with self.meeting:
+        with self.session.place:
             scores = self._scores(progress)
         real = self.scored.data.test.real
         kept = None if scores is None else scores.float().cpu()[slice(None) if real is None else real]
@@ -157,11 +156,11 @@ class Service:
             return
         if self.fail_on_drift:
             ends.check()
-        self.notify(str(ends))
+        self.session.notify(str(ends))
 
     def _scores(self, progress: Callable[[int], None]) -> Tensor | None:
-        common = (self.partners, self.settings, self.meeting)
-        told: dict[str, Any] = {"notify": self.notify, "progress": progress, "before": self.after.begin}
+        common = (self.partners, self.settings, self.session)
+        told: dict[str, Any] = {"progress": progress, "before": self.after.begin}
         scores: Tensor | None
         if isinstance(self.party, ActiveParty):
             scores = ActivePrediction(self.party, *common, **told).run().scores
@@ -232,7 +231,7 @@ def prepare_prediction(
             f"{ACTIVE})"
         )
     addresses = AddressBook(config, name, PREDICTION, worker=team.rank, workers=team.size)
-    meeting = addresses.meeting(notify)
+    session = addresses.session(notify, most_retries=MOST_RETRIES)
     elsewhere, asked = config.scorer != config.active, config.prediction
     settings = PredictionSettings(
         learned=half.learned,
@@ -241,15 +240,12 @@ def prepare_prediction(
         epoch=half.schema.epoch,
         publish=network.publish_scores,
         masked=config.exchange.factory.hides_parts,
-        vouching=addresses.vouching(meeting),
+        vouching=addresses.vouching(session.place),
         scores_by=asked.scores_by,
         loss=loss_of_half(half, model=config.model, own=config.train.loss) if elsewhere else "",
         memoised=asked.memoised,
         direction_by=asked.direction_by,
         noise=None if reserve is None else reserve.sigma,
-        message_s=network.message_s,
-        meeting_s=network.meeting_s,
-        retries=min(network.retries, MOST_RETRIES),
     )
     released = _released(party, half, config.active, settings) if promised else []
     after = AfterTraining(run, released, reserve, files.not_covered, notify)
@@ -266,10 +262,9 @@ def prepare_prediction(
         party,
         shared.own,
         settings,
-        meeting,
+        session,
         partners,
         files.out if team.rank == 0 else None,
-        notify,
         after,
         names=shared.names,
         parts=shared.parts,

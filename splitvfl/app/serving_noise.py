@@ -20,8 +20,7 @@ from splitvfl.config.sections import FoundDefense, FoundHook, HookConfig
 from splitvfl.errors import CheckpointError, ConfigError
 from splitvfl.hooks import Crossing
 from splitvfl.run.half_folder import file_digest
-from splitvfl.system.private_folder import write_new
-from splitvfl.system.untrusted_files import UntrustedFile, decoded, write_whole
+from splitvfl.system.untrusted_files import UntrustedFile, decoded, write_new, write_whole
 
 KEY_FILE: Final = "noise.key"
 SETTINGS_FILE: Final = "noise.json"
@@ -209,7 +208,7 @@ def note_settings(
             f"{what} are other than before: every record gets other noise, and whoever has earlier answers sees it "
             f"once more ({path}: {before})"
         )
-    _write(path, [*known, json.loads(current)])
+    _write(path, [*known, decoded(current, nan=True)])
 
 
 def note_code(

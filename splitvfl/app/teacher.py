@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.app.records import own_data
-from splitvfl.app.run_folder import MODEL_FOLDER
+from splitvfl.app.run_files import MODEL_FOLDER
 from splitvfl.app.saved_model import SavedHalf, load_half
 from splitvfl.app.saved_run import SavedRun, load_run, run_config
 from splitvfl.config.module_sources import Modules

@@ -26,6 +26,7 @@ from splitvfl.learning.devices import choose_device
 from splitvfl.party.party import ActiveParty, Party
 from splitvfl.party.penalties import NO_PENALTIES_OF_WORKERS
 from splitvfl.party.recipe import Recipe
+from splitvfl.run.shared_state import collect_json
 from splitvfl.team.divided import sharded_tables
 from splitvfl.team.team import Alone, Team
 
@@ -301,8 +302,8 @@ def shards_of(path: str | None, name: str, team: Team, *, source: str) -> Shards
         return None
     own = asdict(facts_of(shard_folder(path, name, team.rank))) if lie_apart(path) else None
     apart = own is not None
-    said = team.collect(json.dumps(own).encode())  # of those whose files say otherwise, too
-    others = [rank for rank, one in enumerate(said) if (json.loads(one) is None) == apart]
+    said = collect_json(team, own)  # of those whose files say otherwise, too
+    others = [rank for rank, one in enumerate(said) if (one is None) == apart]
     if others:
         raise ConfigError(
             f"{source}: data.path: worker {team.rank} of {name} has {'a shard' if apart else 'the whole table'},"
@@ -310,7 +311,7 @@ def shards_of(path: str | None, name: str, team: Team, *, source: str) -> Shards
         )
     if not apart:
         return None
-    return replace(checked_sizes([ShardFacts(**json.loads(one)) for one in said]), here=team.rank)
+    return replace(checked_sizes([ShardFacts(**one) for one in said]), here=team.rank)
 
 
 def shards_to_try(path: str | None, name: str, *, count: int) -> Shards | None:

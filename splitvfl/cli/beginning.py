@@ -42,6 +42,7 @@ def init(
     from splitvfl.app.first_experiment import first_experiment
     from splitvfl.app.records import in_words_of
     from splitvfl.data.guesses import OpenFile, guess
+    from splitvfl.system.untrusted_files import new_file
 
     with settings_written(as_flag):
         opened = [OpenFile.read(path) for path in files]
@@ -60,8 +61,8 @@ def init(
         passive=passive or [],
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("x", encoding="utf-8") as file:
-        file.write(made.text)
+    with new_file(path, mode=0o666) as file:
+        file.write(made.text.encode())
     for line in made.said:
         _tell_in_width(line)
     with in_words_of(made.config.data, made.config.parties):

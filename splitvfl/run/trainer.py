@@ -164,7 +164,8 @@ class Trainer(Training):
         self.overwrite, self._begun = False, False
         self.record: Recorder | None = None
         self.record_evaluations: Recorder | None = None
-        self._scores_by, self._direction_by = ACTIVE, None
+        self._scores_by = ACTIVE
+        self._direction_by: str | None = None
         self.number = new_run_number()
         self.made_by: dict[str, MadeBy] = {}
         self.data_digests: dict[str, dict[str, str]] = {}

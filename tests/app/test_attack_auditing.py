@@ -54,7 +54,6 @@ def config_of(folder: Path, *defenses: Any, **sections: Any) -> ExperimentConfig
 def guarantees_of(config: ExperimentConfig, *audits: DefenseAudit) -> Guarantees:
     bench = prepare(config)
     trainer = Experiment(config, bench).trainer()
-    trainer.active.plan_run(epochs=config.train.epochs)
     plan = Assembly(config, bench.data.active).noise
     found = audits or audit_experiment(config, draws=400).defenses
     return Guarantees(trainer, found, plan if isinstance(plan, HdpPlan) else None, epochs=config.train.epochs)
@@ -233,7 +232,6 @@ def test_what_is_void_or_refuted_does_not_count(tmp_path: Path) -> None:
 
     config = config_of(tmp_path, response, train={"epochs": 2, "batch_size": 64})
     trainer = Experiment(config, prepare(config)).trainer()
-    trainer.active.plan_run(epochs=2)
     label = ClaimAudit("It is private", "ε", 1.0, "label of a record", "proven", ("so",), per="run")
     run = ClaimAudit("It is private", "ε", 1.0, "label of a record", "violated", ("ε is 2",), per="run")
     audits = [DefenseAudit("memoised-response", "labels", (label,)), DefenseAudit("one run, whole", "run", (run,))]

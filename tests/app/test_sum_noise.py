@@ -30,7 +30,7 @@ from splitvfl.errors import ConfigError, ReplayError
 from splitvfl.exchange.residue import Residue
 from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint
-from splitvfl.run.party_folder import FAREWELL_FILE
+from splitvfl.run.written_files import FAREWELL_FILE
 from tests.run.parties import SHORT_KEYS, free_ports, same_weights, weights_of
 
 TEXT = """

@@ -9,14 +9,17 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
 import torch
 
+from scripts.bench.faults import Scenario
 from scripts.bench.faulty import run_party
 from scripts.bench.processes import Pace
+from tests.boosting import boosting_as_here
 
 PACE = Pace(message_s=1.5, long_s=1.8, short_s=0.2, start_s=0.3)
 
@@ -68,6 +71,11 @@ def _answer(sender: Any, found: Callable[[], Any]) -> None:
     sender.send(found())
 
 
+def unaudited(scenario: Scenario) -> Scenario:
+    """Return a scenario in which no leak is measured: half of a short run's time, where nothing is asked about it."""
+    return replace(scenario, settings=f"{scenario.settings}audit: false\n")
+
+
 class Forked:
     """A party that is forked; otherwise as :class:`scripts.bench.processes.Command`."""
 
@@ -76,7 +84,9 @@ class Forked:
         said = folder / "said"
         said.unlink(missing_ok=True)
         os.mkfifo(said)
-        self._process = FORKS.Process(target=_party, args=(folder, list(arguments), said, variables))
+        self._process = FORKS.Process(
+            target=_party, args=(folder, list(arguments), said, boosting_as_here(), variables)
+        )
         self._process.start()
         assert self._process.pid is not None
         self.pid: int = self._process.pid
@@ -99,7 +109,13 @@ class Forked:
         return "".join(self._lines)
 
 
-def _party(folder: Path, arguments: list[str], said: Path, variables: dict[str, str]) -> None:
+def _party(
+    folder: Path,
+    arguments: list[str],
+    said: Path,
+    boosting: Callable[[], contextlib.AbstractContextManager[None]],
+    variables: dict[str, str],
+) -> None:
     begin_as_a_program()
     os.chdir(folder)
     os.environ.update(variables)
@@ -107,4 +123,5 @@ def _party(folder: Path, arguments: list[str], said: Path, variables: dict[str, 
     pipe = os.open(said, os.O_WRONLY)
     for number in (1, 2):
         os.dup2(pipe, number)
-    raise SystemExit(run_party(folder, arguments))
+    with boosting():
+        raise SystemExit(run_party(folder, arguments))

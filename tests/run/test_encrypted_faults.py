@@ -20,7 +20,7 @@ from scripts.bench.processes import LIMIT_S
 from splitvfl.exchange.hybrid import Hybrid
 from splitvfl.net.certs import make_certificates
 from splitvfl.run import checkpoint
-from tests.run.forked import PACE, Forked
+from tests.run.forked import PACE, Forked, unaudited
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_a_disturbed_encrypted_run_ends_like_an_undisturbed_one(exchange: str, p
 
 def test_who_goes_back_and_computes_otherwise_is_refused_though_every_message_is_new(workplace: Path) -> None:
     """Ciphertexts and masked plaintexts differ each time; what is under the masks must not, where there is noise."""
-    scenario = scenarios(epochs=2, batch=64, patience=2, exchange="taylor")[0]
+    scenario = unaudited(scenarios(epochs=2, batch=64, patience=2, exchange="taylor")[0])
     with Run(scenario, workplace / "cheating", pace=PACE, launch=Forked) as run:
         run.until(lambda: run.steps()[0] >= 12, "step 12")
         run.signal("lab", signal.SIGKILL)
@@ -73,7 +73,7 @@ def test_a_killed_label_party_draws_the_same_secret_batches_again(step: int, wor
     Draws of another key would be noticed: it keeps digests of activations, and the partner, whose own have noise, of
     selections, and each of them ends the run for good where those of a step that is taken again differ.
     """
-    seeded = scenarios(epochs=2, batch=64, patience=2, exchange="hybrid")[0]
+    seeded = unaudited(scenarios(epochs=2, batch=64, patience=2, exchange="hybrid")[0])
     scenario = replace(seeded, settings=seeded.settings.replace(", selection_seed_for_experiments: 5", ""))
     assert scenario != seeded
     with Run(scenario, workplace / f"killed at {step}", pace=PACE, launch=Forked) as run:

@@ -34,14 +34,14 @@ from scripts.bench.processes import LIMIT_S, differences
 from splitvfl.net.certs import make_certificates
 from splitvfl.run import checkpoint
 from splitvfl.run.half_folder import read_transform
-from splitvfl.run.party_folder import FAREWELL_FILE
-from tests.run.forked import PACE, Forked
+from splitvfl.run.written_files import FAREWELL_FILE
+from tests.run.forked import PACE, Forked, unaudited
 
 TWO, THREE = scenarios(epochs=5, batch=32, patience=3)
 # Each kind once; the run of three takes those that begin at an odd place.
 SHARES = {plan.name: [*list(KINDS)[number::2], LEAVING] for number, plan in enumerate((TWO, THREE))}
 # With batches in flight those that end a party between two steps, where some are under way.
-IN_FLIGHT = replace(scenarios(epochs=5, batch=32, patience=3, exchange="in-flight")[1], name="in-flight")
+IN_FLIGHT = replace(unaudited(scenarios(epochs=3, batch=32, patience=3, exchange="in-flight")[1]), name="in-flight")
 SHARES[IN_FLIGHT.name] = ["killed", "killed, several at once", "network cut", "asked to stop, SIGTERM", LEAVING]
 
 
@@ -93,7 +93,7 @@ def test_every_kind_happens_before_any_happens_again() -> None:
 
 def test_a_long_run_survives_what_happens_and_spares_the_label_party(workplace: Path) -> None:
     """The form of the hour's run in a few seconds: some faults at random, and weights as in one process."""
-    plan = scenarios(epochs=3, batch=32, patience=3)[1]
+    plan = unaudited(scenarios(epochs=3, batch=32, patience=3)[1])
     steps = 3 * 13
     run = Run(plan, workplace / "long", pace=PACE, launch=Forked)
     run.victims = ("lab", "shop")
@@ -105,7 +105,7 @@ def test_a_long_run_survives_what_happens_and_spares_the_label_party(workplace: 
 
 
 def test_who_is_done_is_not_held_up_by_who_is_gone(workplace: Path) -> None:
-    scenario = scenarios(epochs=1, batch=64, patience=1)[0]
+    scenario = unaudited(scenarios(epochs=1, batch=64, patience=1)[0])
     with Run(scenario, workplace / "leaving", pace=PACE, launch=Forked) as run:
         run.finish()
         first = run.state()
@@ -126,7 +126,7 @@ def test_who_is_done_is_not_held_up_by_who_is_gone(workplace: Path) -> None:
 
 
 def test_a_party_that_is_killed_before_its_first_checkpoint_starts_with_the_same_command(workplace: Path) -> None:
-    scenario = scenarios(epochs=1, batch=64, patience=1)[0]
+    scenario = unaudited(scenarios(epochs=1, batch=64, patience=1)[0])
     run = Run(scenario, workplace / "early", pace=PACE, launch=Forked)
     settings, seen = run.out("lab") / "experiment.yaml", set()
     try:
@@ -144,7 +144,8 @@ def test_a_party_that_is_killed_before_its_first_checkpoint_starts_with_the_same
 
 def test_a_party_that_drew_its_transform_goes_on_with_it(workplace: Path) -> None:
     """Killed in the second epoch: what it drew from entropy is in its checkpoint, and in the half that it leaves."""
-    run = Run(scenarios(epochs=2, batch=64, patience=1)[0], workplace / "rotated", pace=PACE, launch=Forked)
+    scenario = unaudited(scenarios(epochs=2, batch=64, patience=1)[0])
+    run = Run(scenario, workplace / "rotated", pace=PACE, launch=Forked)
     file, checkpoints = run.folder / "lab" / "run.yaml", run.out("lab") / "checkpoints"
     file.write_text(file.read_text().replace("lab: {role: passive,", "lab: {role: passive, transform: orthonormal,"))
 
@@ -173,7 +174,7 @@ def test_a_party_that_drew_its_transform_goes_on_with_it(workplace: Path) -> Non
 def test_who_goes_back_and_sends_something_else_is_refused(
     cheat: str, victim: str, complaint: str, workplace: Path
 ) -> None:
-    scenario = scenarios(epochs=4, batch=64, patience=4)[0]
+    scenario = unaudited(scenarios(epochs=4, batch=64, patience=4)[0])
     with Run(scenario, workplace / f"cheating-{cheat}", pace=PACE, launch=Forked) as run:
         run.until(lambda: run.steps()[0] >= 12, "step 12")
         run.signal(cheat, signal.SIGKILL)
