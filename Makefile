@@ -9,12 +9,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 MPLBACKEND=Agg PYTHONDONTWRITEBYTECODE=
 # One more than there are cores: tests of several processes wait for one another.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
-# Coverage takes as long again as the tests: here on request, and where nobody waits.
-COVERAGE := --cov --cov-report=term
+# tests/tiers.py says which tests are of the second tier.
+TESTS = $(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal --durations=10
 PYTHONS ?= python3.11 python3.12 python3.13
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-network demo-scale test coverage test-pythons lint format types docs reproduction wheel-check clean
+.PHONY: help demo demo-network demo-scale test test-slow test-all coverage mutations test-pythons lint format types docs reproduction wheel-check clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -31,14 +31,23 @@ demo-network: $(VENV)/.installed ## three companies on this machine: align, trai
 demo-scale: $(VENV)/.installed ## two companies of two workers on this machine: train, kill a worker, start again, compare
 	@OMP_NUM_THREADS=1 $(BIN)/python -m scripts.demo_scale
 
-test: $(VENV)/.installed-dev ## run the tests in parallel
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist worksteal --durations=10 $(if $(CI),$(COVERAGE))
+test: $(VENV)/.installed-dev ## run the tests of the first tier: all but the slow ones, in about four minutes
+	$(TESTS) -m "not slow"
 
-coverage: $(VENV)/.installed-dev ## run the tests, and show which lines none of them reaches; so does CI
-	$(MAKE) test CI=true
+test-slow: $(VENV)/.installed-dev ## run the tests of the second tier: benchmarks, reproductions, disturbed runs
+	$(TESTS) -m slow
 
-test-pythons: ## run the tests on each Python that splitvfl is for, each in an environment of its own
-	for python in $(PYTHONS); do $(MAKE) test PYTHON=$$python VENV=.venv-$$python || exit 1; done
+test-all: $(VENV)/.installed-dev ## run all tests
+	$(TESTS)
+
+coverage: $(VENV)/.installed-dev ## run all tests, and show which lines none of them reaches; it takes twice as long
+	$(TESTS) --cov --cov-report=term
+
+mutations: $(VENV)/.installed-dev ## break the package in 80 small ways, and see that the first tier notices each
+	$(TEST_ENV) $(BIN)/python -m scripts.mutations
+
+test-pythons: ## run all tests on each Python that splitvfl is for, each in an environment of its own
+	for python in $(PYTHONS); do $(MAKE) test-all PYTHON=$$python VENV=.venv-$$python || exit 1; done
 
 lint: $(VENV)/.installed-dev ## check format and style
 	$(BIN)/ruff format --check .

@@ -18,12 +18,8 @@ from torch import Tensor
 from splitvfl.attacks.residue_solving import solve_residues
 from splitvfl.errors import ArgumentError, AttackRefused, HookError
 from splitvfl.hooks import View
-from splitvfl.models.sigmoid_coefficients import (
-    Approximation,
-    checked_approximation,
-    gradient_scale,
-    sigmoid_coefficients,
-)
+from splitvfl.learning.losses import Approximation
+from splitvfl.learning.sigmoid_coefficients import checked_approximation, gradient_scale, sigmoid_coefficients
 
 FloatMatrix = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]

@@ -15,13 +15,9 @@ from torch import Tensor
 from splitvfl.attacks.grouped_rows import GroupedRows, Vector
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import View
+from splitvfl.learning.losses import Approximation
 from splitvfl.learning.records import RecordTable
-from splitvfl.models.sigmoid_coefficients import (
-    Approximation,
-    checked_approximation,
-    gradient_scale,
-    sigmoid_coefficients,
-)
+from splitvfl.learning.sigmoid_coefficients import checked_approximation, gradient_scale, sigmoid_coefficients
 
 Whole = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

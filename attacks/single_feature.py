@@ -16,12 +16,8 @@ from torch import Tensor
 
 from splitvfl.attacks.residue_solving import solve_residues
 from splitvfl.errors import ArgumentError
-from splitvfl.models.sigmoid_coefficients import (
-    MINIMAX_CUBIC,
-    MINIMAX_LINEAR,
-    Approximation,
-    gradient_scale,
-)
+from splitvfl.learning.losses import Approximation
+from splitvfl.learning.sigmoid_coefficients import MINIMAX_CUBIC, MINIMAX_LINEAR, gradient_scale
 
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]

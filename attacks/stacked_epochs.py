@@ -16,7 +16,8 @@ from torch import Tensor
 from splitvfl.attacks.recover_labels import label_sum
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import View
-from splitvfl.models.sigmoid_coefficients import Approximation, checked_approximation
+from splitvfl.learning.losses import Approximation
+from splitvfl.learning.sigmoid_coefficients import checked_approximation
 
 Vector = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]

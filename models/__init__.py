@@ -1,18 +1,18 @@
 """Models: bottom and top halves of split networks, and the recipes that make them. One idea per file."""
 
+from splitvfl.learning.glm_losses import GLMLoss, LossConstants, glm_loss
 from splitvfl.learning.sampled import Sampled
-from splitvfl.models.glm import GLMRecipe
-from splitvfl.models.glm_losses import GLMLoss, LossConstants, glm_loss
-from splitvfl.models.linear import Linear, LinearTop, LogisticRegressionRecipe
-from splitvfl.models.mlp import MLP, MLPRecipe
-from splitvfl.models.pca import PCA, PCARecipe
-from splitvfl.models.sigmoid_coefficients import (
+from splitvfl.learning.sigmoid_coefficients import (
     approximate_loss,
     gradient_scale,
     largest_logit,
     logistic_loss,
     sigmoid_coefficients,
 )
+from splitvfl.models.glm import GLMRecipe
+from splitvfl.models.linear import Linear, LinearTop, LogisticRegressionRecipe
+from splitvfl.models.mlp import MLP, MLPRecipe
+from splitvfl.models.pca import PCA, PCARecipe
 from splitvfl.models.split import split_sequential
 from splitvfl.models.wide_deep import WideDeepBottom, WideDeepRecipe, WideDeepTop
 from splitvfl.party.recipe import Recipe

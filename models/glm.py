@@ -11,8 +11,8 @@ from torch import nn
 
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import ConfigError
+from splitvfl.learning.glm_losses import GLMLoss, GLMLossName, glm_loss
 from splitvfl.learning.tasks import Task
-from splitvfl.models.glm_losses import GLMLoss, GLMLossName, glm_loss
 from splitvfl.models.linear import Init, LinearRecipe, LinearTop
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.boosting import few_rounds_of_boosting
+from tests.tiers import has_none_of, slow_files
 
 # Large libraries are imported where they are needed: the process that only hands out tests needs none.
 if TYPE_CHECKING:
@@ -83,10 +84,21 @@ def _join_loggers() -> None:
             logging.getLogger(name).propagate = True
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file that has no test of the tier that is to run."""
+    is_tests = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    # None leaves it to other plugins.
+    return (is_tests and has_none_of(config.getoption("markexpr"), collection_path)) or None
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that fork processes, and skip those marked ``cuda`` where there is no GPU."""
+    """Mark the tests of slow files, begin with those that fork processes, and skip ``cuda`` where there is no GPU."""
     import torch
 
+    for item in items:
+        if item.path in slow_files():
+            item.add_marker(pytest.mark.slow(reason=slow_files()[item.path]))
     # Behind one another they run in one worker, or in few: whatever else forks has to import everything once more.
     items.sort(key=lambda item: not _forks(item))
     if torch.cuda.is_available():

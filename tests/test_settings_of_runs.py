@@ -33,10 +33,10 @@ from splitvfl.exchange.receiver_clips import ReceiverClips
 from splitvfl.exchange.split import Split
 from splitvfl.hooks import Weighed
 from splitvfl.leakage.leak_table import LeakTable
+from splitvfl.learning.glm_losses import LOSS_NAMES
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.tasks import Binary
 from splitvfl.models import MLP, Linear, LinearTop, PCARecipe, glm_loss, logistic_loss
-from splitvfl.models.glm_losses import LOSS_NAMES
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.penalties import DistanceCorrelation
 from splitvfl.sklearn import SplitClassifier, SplitRegressor

@@ -53,10 +53,10 @@ from splitvfl.exchange.paillier import Encryption, InsecureEncryption
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.selection import SecretBatch
 from splitvfl.exchange.taylor import Taylor
+from splitvfl.learning.losses import Approximation
 from splitvfl.learning.tasks import Binary
 from splitvfl.messaging.messages import Message, encode
 from splitvfl.models import Linear, LinearTop, logistic_loss
-from splitvfl.models.sigmoid_coefficients import Approximation
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run.training import Status
 

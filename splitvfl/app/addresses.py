@@ -16,6 +16,7 @@ from splitvfl.net.frames import Hello, Role
 from splitvfl.net.meeting import Meeting, Partner
 from splitvfl.net.signing import CertificateSigner
 from splitvfl.net.tls import Identity, Plaintext, identities, is_loopback, split_address
+from splitvfl.run.session import Session
 
 SERVING: Final = "serving"
 """What parties meet for that answer about records until they are stopped."""
@@ -70,6 +71,19 @@ class AddressBook:
             lasting=self.purpose == SERVING,
         )
 
+    def session(
+        self, notify: Callable[[str], None] = lambda line: None, *, most_retries: int | None = None
+    ) -> Session[Meeting]:
+        """Return the party's session, which meets the others where :meth:`meeting` does.
+
+        Args:
+            notify: Told in one line what happens.
+            most_retries: How often a broken link is mended at most; ``None``: as often as the file says.
+        """
+        network, place = self.network, self.meeting(notify)
+        retries = network.retries if most_retries is None else min(network.retries, most_retries)
+        return Session(self.name, place, network.message_s, network.meeting_s, retries, notify)
+
     def vouching(self, meeting: Meeting) -> Vouching:
         """Return how the party proves that keys which the active party passes on are its own, and whose keys it takes.
 
@@ -94,6 +108,24 @@ class AddressBook:
         if self.config.network is None:
             raise ConfigError(f"{self.config.source}: network: where do the parties meet? Say listen and certificates")
         return self.config.network
+
+    @property
+    def active(self) -> str:
+        """Name of the label party, which meets all others."""
+        return self.config.active
+
+    def waiting(self, wait_s: float) -> AddressBook:
+        """Return the same book, by which the party waits so many seconds for its partners to appear."""
+        network = self.network.model_copy(update={"meeting_s": wait_s})
+        return replace(self, config=self.config.model_copy(update={"network": network}))
+
+    def described(self, name: str) -> str:
+        """Return a partner's name, and what it does if it has no data, or computes the scores."""
+        does = [
+            *(["has the key"] if name == self.config.exchange.factory.third_party else []),
+            *(["computes the scores"] if name == self.config.scorer != self.active else []),
+        ]
+        return f"{name} ({', '.join(does)})" if does else name
 
     @property
     def on_one_machine(self) -> bool:

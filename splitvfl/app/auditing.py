@@ -23,15 +23,14 @@ from splitvfl.audit import ClaimAudit, DefenseAudit, Surroundings, Verdict, audi
 from splitvfl.audit.attacks import Seat, Trainings
 from splitvfl.audit.defense import DRAWS, claims_to_measure
 from splitvfl.claims import Claim, DetectionError, Gaussian, GaussianDP, PureDP, claims_of, sentence
-from splitvfl.config.sections import ExperimentConfig
+from splitvfl.config.sections import ExperimentConfig, TrainConfig
 from splitvfl.data.columns import PartyData
 from splitvfl.data.schema import Role
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, placed
 from splitvfl.party.attaching import label_promises_of_run, promises_of, void_of
 from splitvfl.privacy.statement import not_covered
-from splitvfl.report.audit_words import FORMAT, VERSION
-from splitvfl.run.trainer import Trainer
+from splitvfl.report.audit_file import FORMAT, VERSION
 from splitvfl.run.training import TrainingProgress
 
 CONFIDENCE: Final = 0.95
@@ -144,21 +143,24 @@ def audit_experiment(
     trainer = Experiment(config, bench).trainer()
     assembly = Assembly(config, bench.data.active)
     train, active = config.train, trainer.active
-    trainer.exchange.plan_run(active, epochs=train.epochs)
     placed_here = [placed(hook.made("defenses", config.folder)) for hook in config.defenses]
-    around = _surroundings(config, trainer)
-    coins = coins_of(config, bench, shows_gradients=assembly.exchange.shows_gradients(), canaries=canaries)
+    widths = [party.output_width() for party in trainer.passives.values()]
+    around = surroundings(train, classes=active.task.classes, receivers=len(widths), width=min(widths))
+    around = replace(around, void=void_of(active))
+    readable = config.audited and assembly.exchange.shows_gradients()
+    coins = coins_of(bench, canaries=canaries, usual=config.canaries, readable=readable)
     judged = canaries is not None or (seeds > 0 and coins > 0)
     # The page errs with what is stated: half of it is the run's, where one is judged.
     each = (1.0 + CONFIDENCE) / 2.0 if judged else CONFIDENCE
     parties = list(bench.data.passives.values())
-    audits = list(of_defenses(config, parties, placed_here, around, draws, seed, each, void_of(active)))
+    audits = list(of_defenses(parties, placed_here, around, draws, seed, each))
     if assembly.noise is not None:
         audits.append(
             audit_plan(
                 assembly.noise,
                 NoisyTraining(
-                    config,
+                    config.active,
+                    train,
                     trainer.exchange,
                     [bench.data.active, *parties],
                     roles=("passive", "active"),
@@ -186,7 +188,7 @@ def audit_experiment(
         audits.append(audit_run(config, bench, claimed, canaries=canaries, confidence=each))
     gaps = [gap for audit in audits for gap in audit.gaps]
     claims_here = [claim for defense, _ in placed_here for claim in claims_of(defense)]
-    gaps += bare(config, audits, claims_here, roles=("active", "passive"))
+    gaps += bare(config.exchange.name, audits, claims_here, roles=("active", "passive"))
     if tried is not None:
         gaps += tried.unavailable
     if not judged:
@@ -208,16 +210,11 @@ def check_draws(draws: int) -> None:
         raise ArgumentError(f"--draws: expected at least {_LEAST_DRAWS}, got {draws}")
 
 
-def _surroundings(config: ExperimentConfig, trainer: Trainer) -> Surroundings:
-    widths = [party.output_width() for party in trainer.passives.values()]
-    return surroundings(config, classes=trainer.active.task.classes, receivers=len(widths), width=min(widths))
-
-
-def surroundings(config: ExperimentConfig, *, classes: int | None, receivers: int, width: int) -> Surroundings:
+def surroundings(train: TrainConfig, *, classes: int | None, receivers: int, width: int) -> Surroundings:
     """Return what defenses meet in an experiment.
 
     Args:
-        config: The experiment.
+        train: How it is trained.
         classes: Number of classes; ``None``: labels are numbers.
         receivers: Passive parties.
         width: Columns of the narrowest message.
@@ -225,33 +222,29 @@ def surroundings(config: ExperimentConfig, *, classes: int | None, receivers: in
     return Surroundings(
         classes=classes,
         receivers=receivers,
-        epochs=config.train.epochs,
+        epochs=train.epochs,
         width=min(_WIDEST, width),
-        seeded=config.train.noise_seed_for_experiments is not None,
+        seeded=train.noise_seed_for_experiments is not None,
     )
 
 
 def of_defenses(
-    config: ExperimentConfig,
     parties: Sequence[PartyData],
     defenses: Sequence[tuple[Defense, tuple[Phase, ...]]],
     around: Surroundings,
     draws: int,
     seed: int,
     confidence: float,
-    void: str,
 ) -> Iterator[DefenseAudit]:
     """Yield what is found of each defense.
 
     Args:
-        config: The experiment.
         parties: Data of the passive parties whose rows are sent.
         defenses: The defenses, with the phases in which each acts.
         around: What they meet.
         draws: Of each world, for each test.
         seed: Of all that is drawn.
         confidence: Share of audits in which no true claim of any of them is called violated.
-        void: Why guarantees of labels over the whole run do not apply; empty: they do.
     """
     tests = sum(claims_to_measure(claims_of(defense)) for defense, _ in defenses)
     # Answers stand for the labels in all of them, wherever the file lists the defense that gives them.
@@ -259,8 +252,8 @@ def of_defenses(
         if crossing_of(defense) == "labels":
             around = replace(around, targets=getattr(defense, "target_values", None) or ())
     for number, (defense, phases) in enumerate(defenses):
-        unmet = _unmet(config, parties, defense, phases)
-        own = replace(around, label_range=getattr(defense, "label_range", None))
+        unmet = _unmet(parties, defense, phases, seeded=around.seeded)
+        own = replace(around, label_range=getattr(defense, "label_range", None), unmet=tuple(unmet))
         yield audit_defense(
             defense,
             around=own,
@@ -268,18 +261,13 @@ def of_defenses(
             seed=seed + number,
             confidence=confidence,
             tests=tests,
-            unmet=unmet,
-            void=void,
         )
 
 
-def _unmet(
-    config: ExperimentConfig, parties: Sequence[PartyData], defense: Defense, phases: tuple[Phase, ...]
-) -> list[str]:
+def _unmet(parties: Sequence[PartyData], defense: Defense, phases: tuple[Phase, ...], *, seeded: bool) -> list[str]:
     """Return what a defense's claims rest on and the experiment does not have, in whole sentences."""
-    train, claims = config.train, claims_of(defense)
-    found = []
-    if train.noise_seed_for_experiments is not None:
+    claims, found = claims_of(defense), []
+    if seeded:
         found.append("seeded noise")
     if crossing_of(defense) == "activation" and phases != PHASES:
         found.append("evaluation")
@@ -297,12 +285,12 @@ def _of_labels(claims: Sequence[Claim]) -> bool:
 
 
 def bare(
-    config: ExperimentConfig, audits: Sequence[DefenseAudit], claimed: Sequence[Claim], *, roles: Sequence[Role]
+    exchange: str, audits: Sequence[DefenseAudit], claimed: Sequence[Claim], *, roles: Sequence[Role]
 ) -> Iterator[str]:
     """Yield what no defense promises anything of, and what the exchange hides, in whole sentences.
 
     Args:
-        config: The experiment.
+        exchange: Name of the experiment's exchange.
         audits: Of its defenses.
         claimed: What they claim.
         roles: Whose messages were audited: labels are protected by the active party, columns by a passive one.
@@ -316,9 +304,9 @@ def bare(
     bounded = any(isinstance(claim, Gaussian) and claim.hides_rows for claim in claimed)
     if not plan and "passive" in roles and not bounded:
         yield "Columns: no defense promises anything of them; what scores tell, splitvfl reconstruct measures."
-    if config.exchange.name != "split":
+    if exchange != "split":
         yield (
-            f"Exchange {config.exchange.name}: what it hides, by encryption, by masks or as nothing comes back, is not "
+            f"Exchange {exchange}: what it hides, by encryption, by masks or as nothing comes back, is not "
             "audited here."
         )
 

@@ -50,8 +50,8 @@ from splitvfl.learning.losses import Loss, link_of, loss_name
 from splitvfl.learning.optimizers import PerParameter, fused_adam, rowwise_adagrad, sgd
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.sampled import sampled_layers
+from splitvfl.learning.sigmoid_coefficients import logistic_loss
 from splitvfl.learning.tasks import Binary, Multiclass, Regression, Task
-from splitvfl.models import logistic_loss
 from splitvfl.party.attaching import attach_defense
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.recipe import Recipe

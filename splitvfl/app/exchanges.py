@@ -11,8 +11,8 @@ from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.paillier import EncryptedExchange
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching
 from splitvfl.learning.losses import Loss
+from splitvfl.learning.sigmoid_coefficients import largest_logit, logistic_loss
 from splitvfl.learning.tasks import Task, task_for
-from splitvfl.models import largest_logit, logistic_loss
 from splitvfl.party.attaching import promises_of
 from splitvfl.party.party import ActiveParty
 

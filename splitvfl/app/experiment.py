@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from splitvfl.app.assembly import Assembly
@@ -23,18 +23,10 @@ from splitvfl.app.exchanges import said_before
 from splitvfl.app.few_known import said_of_few_known
 from splitvfl.app.joining import with_own_model
 from splitvfl.app.label_horizon import LabelHorizon, before, observed_horizon, outcome
-from splitvfl.app.reconstruction import reconstruct_listed
+from splitvfl.app.reconstruction_figures import reconstruct_listed
 from splitvfl.app.records import in_words_of, load_data
-from splitvfl.app.run_folder import (
-    CONFIG_FILE,
-    MODEL_FOLDER,
-    check_folder,
-    finished_at,
-    has_checkpoint,
-    replacing,
-    settle,
-    write_config,
-)
+from splitvfl.app.run_files import CONFIG_FILE, MODEL_FOLDER
+from splitvfl.app.run_folder import check_folder, finished_at, has_checkpoint, replacing, settle, write_config
 from splitvfl.app.single_columns import said_of_columns, solvable_columns
 from splitvfl.app.solving import Solving, independent_columns
 from splitvfl.app.workers import said_in_one_process
@@ -62,10 +54,12 @@ from splitvfl.report.rows import counted
 from splitvfl.report.summary import FILE_NAME, RunSummary, read_summary
 from splitvfl.run.column_seats import shown_of
 from splitvfl.run.half_folder import HALF_FILE, read_half_schema
-from splitvfl.run.trainer import MadeBy, Trainer
+from splitvfl.run.saving_trainer import MadeBy, SavingTrainer
+from splitvfl.run.trainer import Trainer
 from splitvfl.run.training import TrainingProgress
 from splitvfl.system.folder_lock import locked
 from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder
+from splitvfl.system.untrusted_files import write_whole
 from splitvfl.wording import shown
 
 if TYPE_CHECKING:
@@ -180,21 +174,22 @@ class Experiment:
                 f"{'has' if len(with_fields) == 1 else 'have'} categorical fields; take wide-deep"
             )
 
-    def trainer(self, folder: Path | None = None) -> Trainer:
-        """Return a new trainer, which keeps nothing without a folder.
+    def trainer(self, folder: Path | None = None) -> SavingTrainer:
+        """Return a new trainer, whose defenses know what the run will be; it keeps nothing without a folder.
 
         Raises:
-            ConfigError: If parts do not fit together.
+            ConfigError: If parts do not fit together, a defense cannot keep what it promises of the run, or the agreed
+                limit is too low for its noise.
             PrivacyError: If nothing bounds a message that is to be bounded.
         """
         config, assembly = self._config, self._assembly
         active, passives = self._parties()
-        trainer = Trainer(
+        trainer = SavingTrainer(
             active,
             passives,
             assembly.plan,
             defenses=assembly.defenses(),
-            attacks=experiment_attacks(config, assembly, records=active.data.train.count),
+            attacks=experiment_attacks(assembly, audited=config.audited, records=active.data.train.count),
             folder=folder,
             malicious=assembly.malicious(),
         )
@@ -204,6 +199,7 @@ class Experiment:
         active.score_noise = self._score_noise(active)
         trainer.made_by = self._made_by()
         trainer.account = assembly.budget()
+        trainer.exchange.plan_run(active, epochs=config.train.epochs)
         return trainer
 
     @property
@@ -211,12 +207,16 @@ class Experiment:
         """Name of the party that sends a direction of noise, if anybody does."""
         config = self._config
         elsewhere = config.network is not None and config.scorer != config.active
-        return None if elsewhere and not _awaits_direction(config) else config.prediction.direction_by
+        return (
+            None
+            if elsewhere and not _awaits_direction(config.defenses, config.folder)
+            else config.prediction.direction_by
+        )
 
     def _score_noise(self, active: ActiveParty) -> MemoisedNoise | None:
         """Return memoised noise on the scores of this trainer; ``None``: it is drawn anew for every prediction."""
         check_awaited(active.scores, self._direction_by)
-        if not self._config.memoised_scores:
+        if not self._config.prediction.memoised:
             return None
         check_memoised(active.scores)
         seed = self._config.train.noise_seed_for_experiments
@@ -248,7 +248,6 @@ class Experiment:
             observed: As of :meth:`horizons`.
         """
         solving = Solving(
-            self._config,
             self._assembly,
             trainer.batches,
             task=self._bench.data.task,
@@ -265,14 +264,14 @@ class Experiment:
     def few_known(self, trainer: Trainer) -> Iterator[str]:
         """Yield which readers of activations will leave messages out, in sentences."""
         records = trainer.active.data.train.count
-        attacks = experiment_attacks(self._config, self._assembly, records=records)
+        attacks = experiment_attacks(self._assembly, audited=self._config.audited, records=records)
         return said_of_few_known(attacks, records=records, batch_size=message_size(self._assembly, records))
 
     def columns_solvable(self, trainer: Trainer) -> list[SolvableColumn]:
         """Return which partners' only features the label owner can compute."""
         widths = {name: party.data.width for name, party in trainer.passives.items()}
         own = trainer.active.data.width
-        return solvable_columns(self._config, self._assembly, trainer.batches, widths, own_features=own)
+        return solvable_columns(self._assembly, trainer.batches, widths, own_features=own)
 
     def said_of_malicious(self) -> list[str]:
         """Return who deviates, in sentences."""
@@ -286,7 +285,7 @@ class Experiment:
         self, trainer: Trainer, observed: LabelHorizon | None, agreed: LabelHorizon | None
     ) -> Iterator[str]:
         """Yield what is known before the first step, in sentences; horizons as of :meth:`horizons`."""
-        with in_words_of(self._config):
+        with in_words_of(self._config.data, self._config.parties):
             yield from summary_of(self._bench.data)
         yield from said_in_one_process(self._config)
         yield from self.few_known(trainer)
@@ -400,7 +399,7 @@ def _differing(before: Any, now: Any, key: str = "") -> list[str]:
     return [] if same else [key.removeprefix(".")]
 
 
-def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path | None = None) -> Trainer:
+def build_trainer(config: ExperimentConfig, data: VerticalData, *, folder: Path | None = None) -> SavingTrainer:
     """Return the trainer of an experiment on data that are loaded; see :meth:`Experiment.trainer`."""
     return Experiment(config, Workbench(data, {})).trainer(folder)
 
@@ -454,7 +453,6 @@ def run_experiment(
     experiment = Experiment(config, bench)
     trainer = experiment.trainer(folder)
     trainer.notify = notify
-    trainer.exchange.plan_run(trainer.active, epochs=train.epochs)
     trainer.watch.known = bench.known
     observed, agreed = experiment.horizons(trainer)  # of the first weights, also where the run goes on
     trainer.solvable, said_of_labels = experiment.solving(trainer, observed)
@@ -494,7 +492,7 @@ def run_experiment(
 
 
 def _write_run(
-    folder: Path, trainer: Trainer, experiment: Experiment, summary: RunSummary, told: Reconstruction | None
+    folder: Path, trainer: SavingTrainer, experiment: Experiment, summary: RunSummary, told: Reconstruction | None
 ) -> None:
     """Write all that a finished run leaves, its figures last: with them it is finished."""
     _save_weights(trainer, folder / "weights")
@@ -543,10 +541,7 @@ def _save_weights(trainer: Trainer, folder: Path) -> None:
         for model, what in zip(party.models, ("", ".private-top"), strict=False):
             weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
             path = folder / f"{party.name}{what}.safetensors"
-            draft = path.with_name(f".{path.name}")
-            draft.unlink(missing_ok=True)  # a link would be written through
-            save_file(weights, draft)
-            draft.replace(path)  # until now the earlier weights stay
+            write_whole(path, save(weights), flush=False)
 
 
 @dataclass(frozen=True)
@@ -627,22 +622,21 @@ def variants(
     each = {"+".join(str(hook) for hook in chosen) or "none": chosen for chosen in defenses}
     for named, chosen in each.items():
         label = f"{cut}, {named}" if cut else named
+        prediction = config.prediction
+        # No party sends a direction of noise if no defense awaits one.
+        if prediction.direction_by is not None and not _awaits_direction(chosen, config.folder):
+            prediction = prediction.model_copy(update={"direction_by": None})
         for seed in range(config.train.seed, config.train.seed + seeds):
             train = config.train.model_copy(update={"seed": seed, "noise_seed_for_experiments": seed})
-            changed = _undirected(config.model_copy(update={"train": train, "defenses": tuple(chosen)}))
-            found.append(Variant(label, changed, folder / _folder_name(label) / f"seed-{seed}"))
+            changes = {"train": train, "defenses": tuple(chosen), "prediction": prediction}
+            found.append(
+                Variant(label, config.model_copy(update=changes), folder / _folder_name(label) / f"seed-{seed}")
+            )
     return found
 
 
-def _undirected(config: ExperimentConfig) -> ExperimentConfig:
-    """Return a variant in which no party sends a direction of noise if none of its defenses awaits one."""
-    if config.prediction.direction_by is None or _awaits_direction(config):
-        return config
-    return config.model_copy(update={"prediction": config.prediction.model_copy(update={"direction_by": None})})
-
-
-def _awaits_direction(config: ExperimentConfig) -> bool:
-    return any(awaits_direction(hook.made("defenses", config.folder)) for hook in config.defenses)
+def _awaits_direction(defenses: Sequence[HookConfig], folder: Path) -> bool:
+    return any(awaits_direction(hook.made("defenses", folder)) for hook in defenses)
 
 
 def _folder_name(label: str) -> str:

@@ -13,8 +13,8 @@ from splitvfl.app.batching import Batching
 from splitvfl.app.noise_stream import Stream
 from splitvfl.exchange.noise import HdpNoiseSettings
 from splitvfl.exchange.receiver_clips import ReceiverClips
+from splitvfl.learning.glm_losses import GLMLoss, LossConstants
 from splitvfl.learning.optimizers import ProjectedSteps
-from splitvfl.models.glm_losses import GLMLoss, LossConstants
 from splitvfl.party.own_part import OwnPart
 from splitvfl.privacy import HdpTraining
 from splitvfl.report.releases import Reserve

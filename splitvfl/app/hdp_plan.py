@@ -9,8 +9,8 @@ from splitvfl.app.batching import check_used_once
 from splitvfl.app.hdp_noise import HdpNoise
 from splitvfl.app.hdp_statement import statement
 from splitvfl.app.noise_stream import GRID, Stream
+from splitvfl.config.registry import built_in
 from splitvfl.data.columns import PartyData
-from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.base import Exchange
 from splitvfl.hooks import At, Defense, Phase
@@ -50,14 +50,16 @@ class HdpPlan(HdpNoise):
     def defenses(self) -> list[Defense | At]:
         """Return the noise as defenses: at every passive party, and at the label party, of one draw for all."""
         part, derivative = self.radius * self.norm, self.constants.lipschitz
+        ours = built_in("defenses")
+        on_logits, on_coefficients = ours["gaussian-ir"], ours["coefficient-noise"]
         streams: dict[Phase, Stream | None] = {
             "training": self.passive,
             "evaluation": self.passive.evaluations,
             "prediction": self.passive.predictions,
         }
         return [
-            *(At(GaussianIR(clip=part, sigma=one.sigma), phase) for phase, one in streams.items() if one is not None),
-            CoefficientNoise(sigma=self.active.sigma, clip=derivative, scale=1.0, one_draw=True),
+            *(At(on_logits(clip=part, sigma=one.sigma), phase) for phase, one in streams.items() if one is not None),
+            on_coefficients(sigma=self.active.sigma, clip=derivative, scale=1.0, one_draw=True),
         ]
 
     def check(self, data: PartyData, task: Task) -> None:

@@ -12,8 +12,8 @@ from splitvfl.errors import ArgumentError, ConfigError, PrivacyError
 from splitvfl.exchange.noise import HdpNoiseSettings
 from splitvfl.exchange.receiver_clips import NO_CLIPS
 from splitvfl.hooks import Phase
+from splitvfl.learning.glm_losses import GLMLoss, LogisticLoss, LossConstants
 from splitvfl.learning.optimizers import ProjectedSteps, projected_steps
-from splitvfl.models.glm_losses import GLMLoss, LogisticLoss, LossConstants
 from splitvfl.privacy import HdpTraining
 
 

@@ -13,7 +13,7 @@ from typing import Final, Self
 import torch
 
 from splitvfl.exchange.base import Exchange
-from splitvfl.models.sigmoid_coefficients import Approximation
+from splitvfl.learning.losses import Approximation
 from splitvfl.party.recipe import Recipe
 from splitvfl.privacy import initial_margin, sign_attack_horizon
 from splitvfl.run.trainer import Trainer

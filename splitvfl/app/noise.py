@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from splitvfl.app.noise_basis import NoiseBasis
+from splitvfl.config.registry import built_in
 from splitvfl.data.columns import PartyData
-from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.noise import NoiseSettings
@@ -85,11 +85,11 @@ class NoisePlan:
     def defenses(self) -> list[Defense | At]:
         """Return the noise as defenses, each for the party that it belongs to."""
         found: list[Defense | At] = []
-        bound = self.settings.gradient_bound
+        bound, ours = self.settings.gradient_bound, built_in("defenses")
         if self.active:
-            found.append(CoefficientNoise(sigma=self.active, clip=4 * bound))
+            found.append(ours["coefficient-noise"](sigma=self.active, clip=4 * bound))
         if self.passive:
-            found.append(At(GaussianIR(clip=4 * bound - 2, sigma=self.passive), "training"))
+            found.append(At(ours["gaussian-ir"](clip=4 * bound - 2, sigma=self.passive), "training"))
         return found
 
     def check(self, data: PartyData, task: Task) -> None:

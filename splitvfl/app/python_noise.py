@@ -12,10 +12,10 @@ from splitvfl.app.noise_plans import plan_for, with_noise
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.noise import HdpNoiseSettings
 from splitvfl.hooks import PHASES, At, Defense, crossing_of, hook_name, placed
+from splitvfl.learning.glm_losses import GLMLoss
 from splitvfl.learning.losses import ApproximateLogistic, Logistic
 from splitvfl.learning.optimizers import ParameterFactory, plain_rate, projected_steps
 from splitvfl.models import Linear, LinearTop
-from splitvfl.models.glm_losses import GLMLoss
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.privacy import PrivacyBudget
 from splitvfl.run.plan import TrainingPlan

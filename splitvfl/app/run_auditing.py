@@ -52,9 +52,7 @@ def audit_run(
     """
     config = config.model_copy(update={"audit": AuditConfig(canaries=canaries)})
     trainer = Experiment(config, bench).trainer()
-    train = config.train
-    trainer.exchange.plan_run(trainer.active, epochs=train.epochs)
-    trainer.fit(train.epochs)
+    trainer.fit(config.train.epochs)
     read = trainer.watch.canary_scores()
     if not read:
         why = "No attack read the coins here: they are of classes or numbers, or nothing that is read crosses."

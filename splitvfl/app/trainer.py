@@ -17,12 +17,13 @@ from splitvfl.leakage.side_knowledge import KNOWN
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.messaging.conversation import Recorder
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run import trainer
+from splitvfl.privacy import PrivacyBudget
 from splitvfl.run.plan import TrainingPlan
+from splitvfl.run.saving_trainer import SavingTrainer
 from splitvfl.wording import shown
 
 
-class Trainer(trainer.Trainer):
+class Trainer(SavingTrainer):
     """A :class:`splitvfl.run.trainer.Trainer` whose plan is made from keyword arguments, and its noise calculated.
 
     Args:
@@ -170,7 +171,8 @@ class Trainer(trainer.Trainer):
             autocast=autocast,
             wire=wire,
         )
-        account, self.noise_notes = None, ()
+        account: PrivacyBudget | None = None
+        self.noise_notes: tuple[str, ...] = ()
         if plan.noise_epochs is not None:
             # Knows models and defenses, and is imported where there is noise.
             from splitvfl.app.python_noise import calculated

@@ -96,8 +96,6 @@ def audit_defense(
     seed: int = 0,
     confidence: float = 0.95,
     tests: int | None = None,
-    unmet: Iterable[str] = (),
-    void: str = "",
 ) -> DefenseAudit:
     """Return what was found of a defense's claims, built in or a user's.
 
@@ -119,8 +117,6 @@ def audit_defense(
         seed: Of all that is drawn.
         confidence: Share of audits in which no true claim is called violated.
         tests: Number of tests among which the error is divided; default: those of this defense.
-        unmet: Conditions that the experiment does not meet, in whole sentences: claims are not covered then.
-        void: Why claims of labels over the whole run do not apply, without a full stop; empty: they do.
 
     Raises:
         HookError: If what it claims is no claim.
@@ -138,7 +134,7 @@ def audit_defense(
         classes = surroundings.classes or 2
         surroundings = replace(surroundings, width=1 if classes == 2 else classes)
     number = max(1, claims_to_measure(found) if tests is None else tests)
-    auditor = _Auditor(defense, surroundings, draws, seed, 1.0 - (1.0 - confidence) / number, tuple(unmet), void)
+    auditor = _Auditor(defense, surroundings, draws, seed, 1.0 - (1.0 - confidence) / number)
     # What else is said about rows and records is no promise of privacy, where there is one beside.
     audits = tuple(auditor.of(claim) for claim in found if not isinstance(claim, NoPromise))
     if not any(map(_is_promise, found)):
@@ -200,18 +196,9 @@ def _question(claim: Claim) -> _Question | None:
 class _Auditor:
     """One defense among its surroundings, and how much is drawn of it."""
 
-    def __init__(
-        self,
-        defense: Defense,
-        around: Surroundings,
-        draws: int,
-        seed: int,
-        confidence: float,
-        unmet: tuple[str, ...],
-        void: str,
-    ) -> None:
+    def __init__(self, defense: Defense, around: Surroundings, draws: int, seed: int, confidence: float) -> None:
         self.defense, self.around, self.draws, self.seed = defense, around, draws, seed
-        self.confidence, self.unmet, self.void = confidence, unmet, void
+        self.confidence = confidence
         self.gaps: list[str] = []
         self._tried = 0
 
@@ -398,7 +385,9 @@ class _Auditor:
         broken = list(self._broken(question, known, measured, seen, inputs))
         if broken:
             return "violated", tuple(broken)
-        unmet = (sentence(self.void), *self.unmet) if self.void and question.per_run else self.unmet
+        unmet, void = self.around.unmet, self.around.void
+        if void and question.per_run:
+            unmet = (sentence(void), *unmet)
         if unmet:
             return "not covered", unmet
         if measured is None:

@@ -62,6 +62,8 @@ class Surroundings:
         epochs: How often each record is used.
         width: Columns of a message, where the defense does not say.
         seeded: Whether noise is drawn from a seeded generator, for experiments; otherwise from a keystream.
+        unmet: Conditions that the experiment does not meet, in whole sentences: claims are not covered then.
+        void: Why claims of labels over the whole run do not apply, without a full stop; empty: they do.
     """
 
     classes: int | None = 2
@@ -71,6 +73,8 @@ class Surroundings:
     epochs: int = 1
     width: int = 2
     seeded: bool = True
+    unmet: tuple[str, ...] = ()
+    void: str = ""
 
 
 class World(NamedTuple):

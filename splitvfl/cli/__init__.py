@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -19,8 +19,10 @@ from splitvfl.app.log_file import STANDARD_ERROR, LogLevel, logging_to, refused_
 from splitvfl.cli import (
     auditing,
     beginning,
+    comparing,
     forecasting,
     partners,
+    party,
     prediction,
     reading,
     reconstruction,
@@ -96,6 +98,8 @@ def _print_version(asked: bool) -> None:
 
 def _version_of(package: str) -> str:
     """Return the version of an installed package, without importing it; torch takes a second."""
+    from importlib import metadata
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -127,29 +131,38 @@ def options(
         check_one_process(f"only party and predict have several: start {context.invoked_subcommand}")
 
 
-# In the order in which --help lists them.
+def _register(command: Callable[..., None], *, within: typer.Typer) -> None:
+    # Typer evaluates an annotation that is text four times, which takes a sixth of what --help does.
+    command.__annotations__ = inspect.get_annotations(command, eval_str=True)
+    within.command(command.__name__.strip("_"))(command)
+
+
 app.callback()(options)
-app.command()(training.demo)
-app.command()(beginning.examples)
-app.command()(beginning.init)
-app.command()(beginning.check)
-app.command()(training.train)
-app.command()(training.party)
-app.command()(prediction.predict)
-app.command()(prediction.distill)
-app.command()(serving.serve)
-app.command()(training.compare)
-app.command(name="list")(reading.list_)
-app.command()(reading.schema)
-app.command()(reading.report)
-app.command()(auditing.audit)
-app.command()(forecasting.forecast)
-app.command()(reconstruction.reconstruct)
-app.command()(revealing.reveal)
-app.command()(tables.ingest)
-app.command()(tables.shard)
-app.command()(partners.certs)
-app.command()(partners.align)
-synth.command()(tables.clicks)
+# In the order in which --help lists them.
+for _one in (
+    comparing.demo,
+    beginning.examples,
+    beginning.init,
+    beginning.check,
+    training.train,
+    party.party,
+    prediction.predict,
+    prediction.distill,
+    serving.serve,
+    comparing.compare,
+    reading.list_,
+    reading.schema,
+    reading.report,
+    auditing.audit,
+    forecasting.forecast,
+    reconstruction.reconstruct,
+    revealing.reveal,
+    tables.ingest,
+    tables.shard,
+    partners.certs,
+    partners.align,
+):
+    _register(_one, within=app)
+_register(tables.clicks, within=synth)
 app.add_typer(synth, name="synth")
 lay_out(app)

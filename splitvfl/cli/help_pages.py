@@ -123,17 +123,11 @@ PAGES: Mapping[str, Page] = {
 def lay_out(app: typer.Typer, *, before: str = "") -> None:
     """Show every command of an application in its group, with its examples below its options."""
     for command in app.registered_commands:
-        _lay_out_one(command, f"{before}{_name_of(command)}")
+        _lay_out_one(command, f"{before}{command.name}")
     for group in app.registered_groups:
         _lay_out_one(group, f"{before}{group.name}")
         if group.typer_instance is not None:
             lay_out(group.typer_instance, before=f"{before}{group.name} ")
-
-
-def _name_of(command: Any) -> str:
-    """Return what a command is called: as it was registered, or as typer makes it of the function's name."""
-    name: str = command.name or command.callback.__name__.strip("_").replace("_", "-")
-    return name
 
 
 def _lay_out_one(command: Any, name: str) -> None:

@@ -51,8 +51,15 @@ _OPTIMIZERS: Mapping[PluginKind, Mapping[str, Callable[..., Any]]] = {
     "optimizers": OPTIMIZERS,
     "embedding_optimizers": EMBEDDING_OPTIMIZERS,
 }
-# Where those are found whose kind is not the name of a package.
-_PACKAGES: Mapping[PluginKind, str] = {"exchanges": "splitvfl.exchange", "losses": "splitvfl.learning.losses"}
+PACKAGES: Mapping[PluginKind, str] = {
+    "attacks": "splitvfl.attacks",
+    "defenses": "splitvfl.defenses",
+    "penalties": "splitvfl.penalties",
+    "models": "splitvfl.models",
+    "exchanges": "splitvfl.exchange",
+    "losses": "splitvfl.learning.losses",
+}
+"""What is imported by a string, and nothing else is: where each kind is, among what ``__all__`` lists there."""
 
 # By kind, the method without which a class is not one of these, and why.
 _METHODS: Mapping[PluginKind, tuple[str, str]] = {
@@ -165,7 +172,7 @@ def built_in(kind: PluginKind) -> Mapping[str, Any]:
     """
     if kind in _OPTIMIZERS:
         return _OPTIMIZERS[kind]
-    package = importlib.import_module(_PACKAGES.get(kind, f"splitvfl.{kind}"))
+    package = importlib.import_module(PACKAGES[kind])
     exports = [getattr(package, exported) for exported in package.__all__]
     return {vars(one)["name"]: one for one in exports if inspect.isclass(one) and "name" in vars(one)}
 

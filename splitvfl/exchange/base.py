@@ -13,12 +13,14 @@ from splitvfl.data.columns import Records
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, active_evaluation
 from splitvfl.exchange.noise import HdpNoiseSettings, NoiseSettings, SumNoiseSettings
+from splitvfl.learning.losses import Approximation
 from splitvfl.messaging.conversation import Half, Outbox
 from splitvfl.party.attaching import label_promises_of_run
 from splitvfl.party.own_part import OwnPart
 from splitvfl.party.party import ActiveParty, PassiveParty
 
-Approximation = Literal["taylor", "minimax", "piecewise", "exact"]
+KEPT_FOLDER = "kept"
+"""In the folder of a run: what a side keeps of all that crossed before the first step."""
 
 NO_PRIVATE_TOP = (
     "trains no private top: it is a second head on the activation of each record, beside the one whose gradients "

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from splitvfl.data.columns import Records
 from splitvfl.errors import ArgumentError, ConfigError, ProtocolError
-from splitvfl.exchange.base import Approximation, Side, check_words
+from splitvfl.exchange.base import Side, check_words
 from splitvfl.exchange.paillier import EncryptedExchange, scatter
 from splitvfl.exchange.residue import ResidueActive, ResiduePassive, column_of
 from splitvfl.exchange.selection import (
@@ -42,10 +42,11 @@ from splitvfl.exchange.selection import (
     epochs_for_success,
 )
 from splitvfl.exchange.split_step import check_finite, loss_and_gradients, spoiled
+from splitvfl.learning.losses import Approximation
+from splitvfl.learning.odds import sign_success, unknowns_for_success
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.privacy import sign_success, unknowns_for_success
 
 SELECTION = "selection"
 

@@ -14,10 +14,11 @@ from typing import ClassVar
 
 from splitvfl.cut.views import SUMS
 from splitvfl.data.columns import Records
-from splitvfl.exchange.base import Approximation, Exchange, Side, check_words
+from splitvfl.exchange.base import Exchange, Side, check_words
 from splitvfl.exchange.linear import check_top, columns_of, learn_sum, weight_of
 from splitvfl.exchange.split import ActiveSide
 from splitvfl.exchange.split_step import gradient_of
+from splitvfl.learning.losses import Approximation
 from splitvfl.messaging.conversation import Half
 from splitvfl.party.own_part import OwnPart
 from splitvfl.party.party import ActiveParty, PassiveParty

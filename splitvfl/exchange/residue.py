@@ -30,13 +30,14 @@ from splitvfl.crypto.owner import Owner
 from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.data.columns import Records
 from splitvfl.errors import ConfigError
-from splitvfl.exchange.base import Approximation, Side, check_words
+from splitvfl.exchange.base import Side, check_words
 from splitvfl.exchange.linear import columns_of, learn_sum, with_one
 from splitvfl.exchange.noise import SumNoiseSettings, checked_noise
 from splitvfl.exchange.paillier import COLUMNS, KEY, EncryptedExchange, PartySide, PassiveSide, awaited_bytes, scatter
 from splitvfl.exchange.split_step import loss_and_gradients
 from splitvfl.exchange.sum_noise import KEY_BYTES, SumNoise, largest_noise
 from splitvfl.hooks import hook_name
+from splitvfl.learning.losses import Approximation
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.messaging.conversation import Half, Outbox
 from splitvfl.party.own_part import OwnPart, set_own

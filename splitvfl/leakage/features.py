@@ -169,8 +169,6 @@ def judge_estimate(
     note: str = "",
     sees: Sees = "scores",
     part: Part = "test",
-    equations: int | None = None,
-    joint: int | None = None,
     groups: Sequence[CategoryGroup] = (),
 ) -> FeatureLeak:
     """Compare an estimate with the true columns.
@@ -183,8 +181,6 @@ def judge_estimate(
         note: What there is to say of it.
         sees: Of what it was made.
         part: Whose records they are.
-        equations: How many independent equations there were.
-        joint: In how many columns.
         groups: Categories among the columns; columns of 0 and 1 that are in none are judged like them.
 
     Raises:
@@ -214,8 +210,6 @@ def judge_estimate(
         part=part,
         half_mse=middle.mean().item(),
         near=near.mean().item(),
-        equations=equations,
-        joint=joint,
         records=true.shape[0],
         columns=[ColumnLeak(name, *values) for name, values in zip(named, figures, strict=True)],
         bits=_mean([whole for whole, _ in bits]),

@@ -11,8 +11,8 @@ from scipy.special import bdtr, bdtrc
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError
+from splitvfl.learning.odds import share_bounds
 from splitvfl.metrics import auc_interval, leak_auc
-from splitvfl.privacy.audit.bounds import share_bounds
 
 FALSE_ALARMS: Final = 0.01
 """Share of other records that may be taken for members where hits are counted."""

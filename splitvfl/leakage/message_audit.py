@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 from torch import Tensor
 
 from splitvfl.leakage.canaries import Canaries, CanaryLeak
-from splitvfl.leakage.judging import Handle, worst_of
+from splitvfl.leakage.judging import Handle, real_rows, worst_of
 from splitvfl.leakage.keeping import Keeper
 from splitvfl.leakage.leak_summary import LeakSummary, nanmax
 from splitvfl.leakage.partner_features import PartnerFeatures
@@ -134,6 +134,9 @@ class MessageAudit(Handle, Stateful, ABC):
             self._checked = True
         self._attack(SentBatch(clean, sent, labels.reshape(-1), ids, responses, label_gradients))
         if ids is not None:
+            real = real_rows(labels)
+            if real is not None:  # rows that are no records
+                ids, sent = ids[real.to(ids.device)], sent[real.to(sent.device)]
             self.history.note_level(ids.detach().cpu().numpy().reshape(-1), sent)
         self.seconds += time.perf_counter() - started
 

@@ -12,6 +12,9 @@ from torch.nn import functional
 
 __all__ = ["ApproximateLogistic", "CrossEntropy", "Logistic", "Loss", "SquaredError", "link_of", "loss_name"]
 
+Approximation = Literal["taylor", "minimax", "piecewise", "exact"]
+"""What stands in for the sigmoid of the logistic loss where gradients are computed under encryption."""
+
 Link = Literal["identity", "sigmoid", "softmax"]
 
 

@@ -2,6 +2,7 @@
 
 from splitvfl.learning.discrete_noise import DiscreteNoise, Keystream, discrete_gaussian, discrete_laplace
 from splitvfl.learning.gaussian_noise import classic_gaussian_sigma, gaussian_delta, gaussian_sigma
+from splitvfl.learning.odds import sign_success, unknowns_for_success
 from splitvfl.privacy.accounting import (
     GaussianEvaluations,
     GaussianMessages,
@@ -47,11 +48,9 @@ from splitvfl.privacy.solvable import (
     packed_labels,
     prevention,
     records_met,
-    sign_success,
     solvable_labels,
     sparse_labels,
     stacked_equations,
-    unknowns_for_success,
 )
 from splitvfl.privacy.statement import NotCovered, Statement, claim_warnings, not_covered
 

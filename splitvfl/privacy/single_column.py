@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from splitvfl.errors import ArgumentError, count
+from splitvfl.privacy.solvable import SummedTraining
 
 PartsSeen: TypeAlias = Literal["each", "sums", "sums of all"]
 """What the label owner gets of a partner's parts of the logits.
@@ -155,15 +156,12 @@ class SolvableColumn:
 def solvable_column(
     partner: str,
     features: int,
+    training: SummedTraining,
     *,
-    batch_size: int,
-    steps: int,
-    epochs: int,
     seen: PartsSeen,
     own_features: int | None,
     partners: int = 1,
     scaled: bool = True,
-    last: int = 0,
 ) -> SolvableColumn | None:
     """Return what the label owner can compute of a partner's only feature; ``None``: nothing by this computation.
 
@@ -173,20 +171,17 @@ def solvable_column(
     Args:
         partner: The partner's name.
         features: How many features it has.
-        batch_size: Records in a batch.
-        steps: Batches of an epoch.
-        epochs: Epochs that are planned.
+        training: The batches of the run.
         seen: What the label owner gets of the partner's parts.
         own_features: Features of the label owner; ``None``: not known here.
         partners: How many partners there are.
         scaled: Whether weights descend the gradient as it is, at a rate that the label owner knows.
-        last: Records in a shorter batch at the end of an epoch; 0: there is none.
 
     Raises:
         ArgumentError: If a number is below 1, or ``own_features`` below 0.
     """
-    d, s, m = count("features", features), count("batch_size", batch_size), count("steps", steps)
-    used, others = count("epochs", epochs), count("partners", partners)
+    d, others = count("features", features), count("partners", partners)
+    s, m, used, last = training.batch_size, training.steps, training.epochs, training.last
     if own_features is not None and own_features < 0:
         raise ArgumentError(f"expected own_features from 0, got {own_features}")
     equations = None if own_features is None else own_features + 1

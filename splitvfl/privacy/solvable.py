@@ -17,13 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from splitvfl.errors import ArgumentError, count
+from splitvfl.learning.odds import unknowns_for_success
 from splitvfl.privacy.laplace import laplace_label_success
 
 Computation = Literal["batch equations", "first batch", "stacked epochs", "sparse residues", "packing"]
@@ -91,48 +91,6 @@ class SummedTraining:
     def steps(self) -> int:
         """Batches of an epoch."""
         return self.records // self.batch_size + (self.last > 0)
-
-
-def sign_success(equations: float, unknowns: float) -> float:
-    """Return how often a sign is right in the smallest solution: ``Φ(√(e / (n − e)))``, and 1 from e = n on.
-
-    Of e generic equations in n unknowns of one size, which do not follow the features: where features predict labels,
-    the smallest solution is a model of labels, and its signs are right as often as such a model is. With unknowns of
-    several sizes it is an approximation.
-
-    Args:
-        equations: e, at least 0.
-        unknowns: n, above 0.
-
-    Raises:
-        ArgumentError: If an argument is outside its range.
-
-    >>> round(sign_success(30, 100), 3)
-    0.744
-    """
-    if not (equations >= 0 and unknowns > 0):
-        raise ArgumentError(f"expected equations from 0 and unknowns above 0, got {equations} and {unknowns}")
-    if equations >= unknowns:
-        return 1.0
-    return NormalDist().cdf(math.sqrt(equations / (unknowns - equations)))
-
-
-def unknowns_for_success(success: float, equations: float) -> float:
-    """Return from how many unknowns on a sign is right at most so often: ``e (1 + 1 / z²)`` with ``Φ(z) = success``.
-
-    Args:
-        success: Above 0.5 and below 1.
-        equations: e, at least 0.
-
-    Raises:
-        ArgumentError: If an argument is outside its range.
-
-    >>> round(unknowns_for_success(0.6, 1), 1)
-    16.6
-    """
-    if not (0.5 < success < 1 and equations >= 0):
-        raise ArgumentError(f"expected a success in (0.5, 1) and equations from 0, got {success} and {equations}")
-    return equations * (1 + NormalDist().inv_cdf(success) ** -2)
 
 
 def stacked_equations(training: SummedTraining, features: int, *, epochs: int | None = None) -> int:
@@ -211,8 +169,8 @@ def prevention(
     """Return the smallest changes with which a partner's equations no longer determine labels.
 
     With the change, the equations of the whole run leave at most ``most_right`` of the signs right
-    (:func:`sign_success`, with features that predict nothing), no batch has as few records as the partner has features,
-    and the first batch is too large for its lattice.
+    (:func:`~splitvfl.learning.odds.sign_success`, with features that predict nothing), no batch has as few records as
+    the partner has features, and the first batch is too large for its lattice.
 
     Args:
         training: The batches that are planned.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 
-from splitvfl.exchange.coordinator import NAME, ThirdParty
-from splitvfl.net.driver import Correspondent, drive
+from splitvfl.exchange.coordinator import ThirdParty
+from splitvfl.net.driver import Correspondent
 from splitvfl.net.meeting import Meeting
-from splitvfl.run.meeting_again import meet_until_done
+from splitvfl.run.session import Session
 
 
 class CoordinatorRun:
@@ -18,24 +19,13 @@ class CoordinatorRun:
 
     Args:
         side: Its side of the exchange.
-        meeting: Where it meets the active party.
-        message_s: Seconds that a message may take.
-        retries: How often in a row it meets again without serving any step.
-        notify: Told in one line what happens.
+        session: Where it meets the active party.
     """
 
-    def __init__(
-        self,
-        side: ThirdParty,
-        meeting: Meeting,
-        *,
-        message_s: float,
-        retries: int,
-        notify: Callable[[str], None] = lambda line: None,
-    ) -> None:
-        self._side, self._meeting, self._notify = side, meeting, notify
+    def __init__(self, side: ThirdParty, session: Session[Meeting]) -> None:
+        self._side = side
         # The active party may wait for all others, and evaluates between steps.
-        self._patience, self._retries = max(meeting.wait_s, message_s), retries
+        self._session = replace(session, message_s=session.first_s)
 
     @property
     def step(self) -> int:
@@ -51,17 +41,10 @@ class CoordinatorRun:
             ProtocolError: If it keeps sending what does not belong there.
         """
         try:
-            with self._meeting:
-                meet_until_done(
-                    self._meeting,
-                    self._serve,
-                    retries=self._retries,
-                    reached=lambda: self.step,
-                    notify=self._notify,
-                    then="meeting again",
-                )
+            with self._session.place:
+                self._session.meet_until_done(self._serve, reached=lambda: self.step, then="meeting again")
         finally:
             self._side.close()
 
     def _serve(self, links: Mapping[str, Correspondent]) -> None:
-        drive(self._side.serve(), party=NAME, links=links, timeout=self._patience)
+        self._session.drive(self._side.serve(), links)

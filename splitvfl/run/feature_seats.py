@@ -233,11 +233,9 @@ def judged(attack: Attack, system: System, seat: str, unavailable: Mapping[str, 
             note=joined(notes),
             sees=system.sees,
             part=system.part,
-            equations=rank,
-            joint=width,
             groups=target.groups,
         )
-        yield Judgement(name, leak, own, truth, warned)
+        yield Judgement(name, replace(leak, equations=rank, joint=width), own, truth, warned)
 
 
 def _refused(reasons: dict[str, str], label: str, why: str, system: System) -> None:

@@ -7,11 +7,10 @@ number of times ends with the weights of an undisturbed one.
 
 from __future__ import annotations
 
-import json
 import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic
 
@@ -33,17 +32,18 @@ from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.schedule import Schedule
 from splitvfl.messaging.conversation import Half
-from splitvfl.net.driver import Correspondent, drive
+from splitvfl.net.driver import Correspondent
 from splitvfl.net.meeting import Meeting
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run import checkpoint
-from splitvfl.run.meeting_again import meet_until_done
 from splitvfl.run.party_folder import KEPT_CHECKPOINTS, PartyFolder
 from splitvfl.run.party_training import ActiveTraining, P, PartyTraining, PassiveTraining
-from splitvfl.run.replay import JOURNAL, ReplayJournal
-from splitvfl.run.shared_state import with_shared, without_shared, without_the_others
+from splitvfl.run.replay import ReplayJournal
+from splitvfl.run.session import Session
+from splitvfl.run.shared_state import collect_json, with_shared, without_shared, without_the_others
 from splitvfl.run.teamwork import TeamMeeting, check_replicas, telling
 from splitvfl.run.training import Training, TrainingProgress
+from splitvfl.run.written_files import REPLAY_JOURNAL
 from splitvfl.team.team import Alone, Team
 
 USUAL_LOSS = "the usual one"
@@ -75,8 +75,6 @@ class RunSettings:
         team: The workers that the party consists of, of which this process is one.
         data: Digests of this party's data (:func:`splitvfl.data.digests.data_digests`), likewise.
         folder: Where this party keeps its run.
-        message_s: Seconds that a message may take.
-        retries: How often in a row it goes back to a checkpoint without getting any further.
     """
 
     batches: Batches
@@ -85,8 +83,6 @@ class RunSettings:
     exchange: Exchange
     terms: Mapping[str, object]
     folder: Path
-    message_s: float
-    retries: int
     own_terms: Mapping[str, object] = field(default_factory=dict)
     data: Mapping[str, str] = field(default_factory=dict)
     team: Team = field(default_factory=Alone)
@@ -101,11 +97,9 @@ class PartyRun(Training, Generic[P]):
     """One party's run.
 
     Args:
-        name: The party's name.
+        session: Where it meets its partners.
         partners: Names of those that it talks to.
         settings: How it runs.
-        meeting: Where it meets them.
-        notify: Told in one line what happens, for a person.
         progress: Told of every step.
 
     Attributes:
@@ -114,17 +108,15 @@ class PartyRun(Training, Generic[P]):
 
     def __init__(
         self,
-        name: str,
+        session: Session[Meeting],
         partners: Sequence[str],
         settings: RunSettings,
-        meeting: Meeting,
         *,
-        notify: Callable[[str], None] = lambda line: None,
         progress: TrainingProgress = lambda status: None,
     ) -> None:
-        super().__init__(Watch(partners), notify=notify)
-        self.name, self.partners, self.settings = name, tuple(partners), settings
-        self._meeting = meeting
+        super().__init__(Watch(partners), notify=session.notify)
+        self.name, self.partners, self.settings = session.party, tuple(partners), settings
+        self._session = session
         self._own: PartyTraining[P] | None = None
         self._side: Side | None = None
         self._links: dict[str, Correspondent] = {}
@@ -132,8 +124,7 @@ class PartyRun(Training, Generic[P]):
         self._folder = PartyFolder(settings.folder)
         self._saved = -1
         self._guard: ReplayJournal | None = None
-        self._refusals = Refusals(name)
-        self._patience = settings.message_s  # for the first message
+        self._refusals = Refusals(self.name)
         self.team = settings.team
         self._set_out(settings.schedule, progress, grace_s=_GRACE_S)
 
@@ -177,14 +168,12 @@ class PartyRun(Training, Generic[P]):
         try:
             self._refusals = Refusals(self.name, journal_of(self.settings.folder, self.name))
             self._refusals.check()
-            with self._meeting:
+            with self._session.place as place:
                 self.team.collect(b"")  # whoever cannot listen says so before the others wait for partners
-                meet_until_done(
-                    TeamMeeting(self._meeting, self.team),
+                session = replace(self._session, notify=self.notify).at(TeamMeeting(place, self.team))
+                session.meet_until_done(
                     lambda links: self._drive(self._half(), links),
-                    retries=self.settings.retries,
                     reached=lambda: self._saved,
-                    notify=self.notify,
                     then="going back to the last checkpoint that all have",
                 )
             if self.settings.exchange.one_way:
@@ -250,11 +239,15 @@ class PartyRun(Training, Generic[P]):
 
     def _drive(self, half: Half, links: Mapping[str, Correspondent]) -> None:
         self._links = dict(links)
-        name, timeout, patience = self.name, self.settings.message_s, self._patience
         try:
-            drive(half, party=name, links=self._links, timeout=timeout, patience=patience)
+            self._session.drive(half, self._links, first_s=self._first_s)
         finally:
             self._monitor.close()
+
+    @property
+    def _first_s(self) -> float:
+        """Seconds to wait for the first message."""
+        return self._session.message_s
 
     @abstractmethod
     def _half(self) -> Half:
@@ -321,10 +314,8 @@ class PartyRun(Training, Generic[P]):
         own = self._folder.held()
         if self.team.size == 1:
             return own
-        said = self.team.collect(json.dumps([own.run, own.steps]).encode())
         held = {}
-        for rank, content in enumerate(said):
-            run, steps = json.loads(content)
+        for rank, (run, steps) in enumerate(collect_json(self.team, [own.run, own.steps])):
             held[f"worker {rank} of {self.name}"] = HeldCheckpoints(run, tuple(steps))
         return held_by_all(held)
 
@@ -396,7 +387,7 @@ class PartyRun(Training, Generic[P]):
         assert self._own is not None, "it was built at the introduction"
         kinds = self._own.answered()
         if self._guard is None and kinds:
-            self._guard = ReplayJournal(self.settings.folder / JOURNAL, kinds)
+            self._guard = ReplayJournal(self.settings.folder / REPLAY_JOURNAL, kinds)
         if self._guard is not None:
             self._guard.go_back()
             self.party.remember = self._guard.admit
@@ -465,16 +456,15 @@ class ActiveRun(PartyRun[ActiveParty]):
 
     def __init__(
         self,
-        name: str,
+        session: Session[Meeting],
         partners: Sequence[str],
         settings: RunSettings,
-        meeting: Meeting,
         *,
         learned: TaskSpec,
         build: Callable[[Mapping[str, int]], tuple[ActiveParty, Watch]],
         **options: Any,
     ) -> None:
-        super().__init__(name, partners, settings, meeting, **options)
+        super().__init__(session, partners, settings, **options)
         self.learned, self._build = learned, build
 
     def _half(self) -> Half:
@@ -547,19 +537,21 @@ class PassiveRun(PartyRun[PassiveParty]):
 
     def __init__(
         self,
-        name: str,
+        session: Session[Meeting],
         active: str,
         settings: RunSettings,
-        meeting: Meeting,
         *,
         build: Callable[[TaskSpec], tuple[PassiveParty, Watch]],
         **options: Any,
     ) -> None:
-        super().__init__(name, (active,), settings, meeting, **options)
+        super().__init__(session, (active,), settings, **options)
         self._build = build
         self._learned: TaskSpec | None = None
+
+    @property
+    def _first_s(self) -> float:
         # The active party says nothing before everybody is there: as long as it waits for them, this one does.
-        self._patience = max(meeting.wait_s, settings.message_s)
+        return self._session.first_s
 
     @property
     def learned(self) -> TaskSpec:

@@ -45,12 +45,12 @@ from splitvfl.exchange.scoring import (
     third_terms,
 )
 from splitvfl.messaging.conversation import Half
-from splitvfl.net.driver import Correspondent, drive
+from splitvfl.net.driver import Correspondent
 from splitvfl.party.direction import DIRECTION
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.party.scorer import Scorer
-from splitvfl.run.meeting_again import MeetingPlace, meet_until_done
 from splitvfl.run.replay import ReplayGuard
+from splitvfl.run.session import MeetingPlace, Session
 from splitvfl.run.trained_halves import TrainedHalves, halves_terms
 
 ROWS: Final = 4096
@@ -74,9 +74,6 @@ class PredictionSettings(TrainedHalves):
         direction_by: The passive party that sends a direction of noise on scores; ``None``: nobody does.
         noise: Noise on each part of a logit that the training put by for predictions; ``None``: none.
         rows: Records in a message.
-        message_s: Seconds that a message may take.
-        meeting_s: Seconds that the active party may wait for everybody, before it says anything.
-        retries: How often a broken link may be mended.
     """
 
     publish: bool = False
@@ -88,9 +85,6 @@ class PredictionSettings(TrainedHalves):
     direction_by: str | None = None
     noise: float | None = None
     rows: int = ROWS
-    message_s: float = 300.0
-    meeting_s: float = 600.0
-    retries: int = 3
 
     def scoring_terms(self, parties: Sequence[str], records: int) -> ScoringTerms:
         """Return what the parts of so many records are of, where another party than the active one adds them up."""
@@ -135,8 +129,7 @@ class JointPrediction(ABC, Generic[_P]):
         party: The party, with its trained model and the defenses of what it sends; its test records are scored.
         partners: Names of those that it talks to.
         settings: What is common to all.
-        meeting: Where it meets them.
-        notify: Told in one line what happens, for a person.
+        session: Where it meets them.
         progress: Told how many records are scored.
         before: Called when all parties have agreed, before anything of a record crosses, at every meeting.
     """
@@ -146,14 +139,13 @@ class JointPrediction(ABC, Generic[_P]):
         party: _P,
         partners: Sequence[str],
         settings: PredictionSettings,
-        meeting: MeetingPlace,
+        session: Session[MeetingPlace],
         *,
-        notify: Callable[[str], None] = lambda line: None,
         progress: Callable[[int], None] = lambda done: None,
         before: Callable[[], None] = lambda: None,
     ) -> None:
         self.party, self.partners, self.settings = party, tuple(partners), settings
-        self._meeting, self._notify, self._progress = meeting, notify, progress
+        self._session, self._progress = session, progress
         self._before = before
         self._result: list[Any] | None = None  # of every batch, once all are done
         self._begun = False  # whether anything of a record may have left
@@ -181,14 +173,8 @@ class JointPrediction(ABC, Generic[_P]):
                 chain.load_state_dict(copy.deepcopy(state))
             with self.party.evaluating():
                 try:
-                    drive(
-                        self._half(),
-                        party=self.party.name,
-                        links=self._watched(links),
-                        turn=self.party.random,
-                        timeout=self.settings.message_s,
-                        patience=self._patience,
-                    )
+                    links = self._watched(links)
+                    self._session.drive(self._half(), links, first_s=self._first_s, turn=self.party.random)
                 except LeaveError as error:
                     # Of who has no scores itself: what it has sent may have come to nothing.
                     if not error.done and self._result is not None and self._joined(self._result) is None:
@@ -196,16 +182,14 @@ class JointPrediction(ABC, Generic[_P]):
                     raise
 
         try:
-            meet_until_done(
-                self._meeting, talk, retries=self.settings.retries, notify=self._notify, then="beginning again"
-            )
+            self._session.meet_until_done(talk, then="beginning again")
         except LinkError as error:
             if self._result is None:
                 if self._begun:
-                    self._notify("nobody here knows of any score; what was counted stays counted")
+                    self._session.notify("nobody here knows of any score; what was counted stays counted")
                 raise
             # Who still needs something comes back for it.
-            self._notify(f"{error}; everything had been said before")
+            self._session.notify(f"{error}; everything had been said before")
         assert self._result is not None
         return self._joined(self._result)
 
@@ -246,9 +230,9 @@ class JointPrediction(ABC, Generic[_P]):
         return ()
 
     @property
-    def _patience(self) -> float:
+    def _first_s(self) -> float:
         """Seconds to wait for the first message."""
-        return self.settings.message_s
+        return self._session.message_s
 
     @property
     def _count(self) -> int:
@@ -304,10 +288,10 @@ class ActivePrediction(JointPrediction[ActiveParty]):
         party: ActiveParty,
         partners: Sequence[str],
         settings: PredictionSettings,
-        meeting: MeetingPlace,
+        session: Session[MeetingPlace],
         **options: Any,
     ) -> None:
-        super().__init__(party, partners, settings, meeting, **options)
+        super().__init__(party, partners, settings, session, **options)
         if settings.publish and len(party.scores):
             # Masks are new when a passive party starts again: their sum is what must not vary.
             self._guard = ReplayGuard({DIRECTION} if settings.masked else {DIRECTION, "activation"})
@@ -363,7 +347,7 @@ class ActivePrediction(JointPrediction[ActiveParty]):
             try:
                 yield from active_farewell(self.party.name, (name,), self._count, lambda: None)
             except LinkError as error:  # nothing more is needed of anybody
-                self._notify(f"{error}; everything had been said before")
+                self._session.notify(f"{error}; everything had been said before")
 
     def _joined(self, parts: Sequence[Prediction]) -> Prediction:
         return Prediction(torch.cat([part.outputs for part in parts]), torch.cat([part.scores for part in parts]))
@@ -384,12 +368,12 @@ class PassivePrediction(JointPrediction[PassiveParty]):
         party: PassiveParty,
         partners: Sequence[str],
         settings: PredictionSettings,
-        meeting: MeetingPlace,
+        session: Session[MeetingPlace],
         *,
         scorer: Scorer | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(party, partners, settings, meeting, **options)
+        super().__init__(party, partners, settings, session, **options)
         self._scorer = scorer
         self._side: PassiveSide | None = None
         if scorer is not None:
@@ -402,8 +386,8 @@ class PassivePrediction(JointPrediction[PassiveParty]):
         return passive_introduction(self.party.name, self._active, self._width_for)
 
     @property
-    def _patience(self) -> float:
-        return max(self.settings.meeting_s, self.settings.message_s)
+    def _first_s(self) -> float:
+        return self._session.first_s
 
     @property
     def _active(self) -> str:

@@ -14,33 +14,27 @@ from splitvfl.exchange.handshake import TaskSpec, agreement, farewell
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching
 from splitvfl.exchange.scoring import COORDINATOR, CoordinatorSide, third_terms
 from splitvfl.messaging.conversation import Half
-from splitvfl.net.driver import Correspondent, drive
+from splitvfl.net.driver import Correspondent
 from splitvfl.party.scorer import Scorer
-from splitvfl.run.meeting_again import MeetingPlace, meet_until_done
 from splitvfl.run.replay import ReplayGuard
+from splitvfl.run.session import MeetingPlace, Session
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorSettings:
-    """What the third party of a prediction has agreed with the label party, and how long it waits.
+    """What the third party of a prediction has agreed with the label party.
 
     Attributes:
         loss: The loss whose scores it computes, in words.
         memoised: Whether noise on scores is memoised, as its scorer has it.
         direction_by: The passive party that sends a direction of noise; ``None``: nobody does.
         vouching: How it proves that its key is its own, and whose keys it takes.
-        message_s: Seconds that a message may take.
-        meeting_s: Seconds that the label party may wait for everybody, before it says anything.
-        retries: How often a broken link may be mended.
     """
 
     loss: str
     memoised: bool = False
     direction_by: str | None = None
     vouching: Vouching = UNSIGNED
-    message_s: float = 300.0
-    meeting_s: float = 600.0
-    retries: int = 3
 
 
 class CoordinatorPrediction:
@@ -52,8 +46,7 @@ class CoordinatorPrediction:
         active: The label party's name.
         scorer_of: Returns its defenses of scores, by what is predicted; asked once.
         settings: What is agreed.
-        meeting: Where it meets the label party.
-        notify: Told in one line what happens, for a person.
+        session: Where it meets the label party.
         progress: Told how many records are scored.
     """
 
@@ -62,13 +55,12 @@ class CoordinatorPrediction:
         active: str,
         scorer_of: Callable[[TaskSpec], Scorer],
         settings: CoordinatorSettings,
-        meeting: MeetingPlace,
+        session: Session[MeetingPlace],
         *,
-        notify: Callable[[str], None] = lambda line: None,
         progress: Callable[[int], None] = lambda done: None,
     ) -> None:
         self._active, self._scorer_of, self._settings = active, scorer_of, settings
-        self._meeting, self._notify, self._progress = meeting, notify, progress
+        self._session, self._progress = session, progress
         self._scorer: Scorer | None = None
         self._noise: dict[str, Any] = {}
         self._learned: TaskSpec | None = None
@@ -84,18 +76,16 @@ class CoordinatorPrediction:
             ProtocolError: If it keeps sending what does not belong there, or passes on what nobody sent.
             ReplayError: If another part comes than before, and is to be answered with the same noise.
         """
-        settings = self._settings
 
         def talk(links: Mapping[str, Correspondent]) -> None:
-            patience = max(settings.meeting_s, settings.message_s)
-            drive(self._half(), party=COORDINATOR, links=links, timeout=settings.message_s, patience=patience)
+            self._session.drive(self._half(), links, first_s=self._session.first_s)
 
         try:
-            meet_until_done(self._meeting, talk, retries=settings.retries, notify=self._notify, then="beginning again")
+            self._session.meet_until_done(talk, then="beginning again")
         except LinkError as error:
             if self._scored is None:
                 raise
-            self._notify(f"{error}; everything had been said before")
+            self._session.notify(f"{error}; everything had been said before")
         assert self._scored is not None
         return self._scored
 

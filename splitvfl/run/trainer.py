@@ -5,24 +5,18 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from splitvfl.claims import claims_of, is_per_record
 from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.refusals import Refusals, journal_of
 from splitvfl.cut.layer import refuse_batch_mixing
-from splitvfl.data.columns import Provenance
-from splitvfl.data.digests import data_digests, encoded_digest, refuse_changed_data
-from splitvfl.data.joint_records import read_joint_records
+from splitvfl.data.digests import data_digests, refuse_changed_data
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
 from splitvfl.exchange.base import Exchange, Side, checked_side
-from splitvfl.exchange.handshake import TaskSpec, terms_of
-from splitvfl.exchange.prediction import Part, predict, predict_records
-from splitvfl.exchange.scoring import ACTIVE
+from splitvfl.exchange.handshake import terms_of
 from splitvfl.hooks import (
     At,
     Attack,
@@ -46,24 +40,13 @@ from splitvfl.leakage.packed_values import PackedReading
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.randomness import derive_seed
 from splitvfl.learning.schedule import checked_count
-from splitvfl.learning.settings import Settings
 from splitvfl.messaging.conversation import Half, Recorder, converse
 from splitvfl.messaging.messages import Message
 from splitvfl.party.attaching import attach_defense, check_labels
-from splitvfl.party.direction import check_awaited
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run import checkpoint, written_files
 from splitvfl.run.column_seats import ColumnSeats
 from splitvfl.run.feature_seats import feature_leaks
-from splitvfl.run.half_folder import (
-    HALF_FILE,
-    MODEL_FOLDER,
-    Origin,
-    new_run_number,
-    read_half_schema,
-    save_halves,
-)
-from splitvfl.run.ledger_file import LEDGER_FOLDER, run_of
 from splitvfl.run.membership_seat import MembershipSeat
 from splitvfl.run.packing_seat import PackingSeat, deviating, reads_packed
 from splitvfl.run.party_training import ActiveTraining, PartyTraining, PassiveTraining, Rendezvous
@@ -74,20 +57,7 @@ from splitvfl.run.results import Results
 from splitvfl.run.score_seats import ScoreSeats
 from splitvfl.run.seats import LabelBook, Seats
 from splitvfl.run.step_seat import StepSeat
-from splitvfl.run.training import Training, TrainingProgress
-
-
-@dataclass(frozen=True, kw_only=True)
-class MadeBy:
-    """The sections of an experiment that a party's half was made by; ``None``: it was made in Python.
-
-    Attributes:
-        model: That on its model.
-        loss: At the active party that on the loss, if there is one.
-    """
-
-    model: Settings | None = None
-    loss: Settings | None = None
+from splitvfl.run.training import Training, TrainingProgress, new_run_number
 
 
 class Trainer(Training):
@@ -119,7 +89,6 @@ class Trainer(Training):
             before them.
         record_evaluations: Called with every message of evaluations.
         number: Number of the run, which its checkpoints keep: trained further, it is the same run.
-        made_by: The sections of an experiment that the parties' halves were made by, for those who read them again.
         data_digests: Digests of every party's data, by party, as checkpoints hold them
             (:func:`splitvfl.data.digests.data_digests`); empty before training, and without a folder.
 
@@ -164,9 +133,7 @@ class Trainer(Training):
         self.overwrite, self._begun = False, False
         self.record: Recorder | None = None
         self.record_evaluations: Recorder | None = None
-        self._scores_by, self._direction_by = ACTIVE, None
         self.number = new_run_number()
-        self.made_by: dict[str, MadeBy] = {}
         self.data_digests: dict[str, dict[str, str]] = {}
 
     def _prepare(self, defenses: Sequence[Defense | At]) -> None:
@@ -241,20 +208,6 @@ class Trainer(Training):
                 self.watch.audits[name] = active.cuts[name].audit(
                     canaries=active.canaries, classes=active.task.classes, features=party.data.train
                 )
-
-    def score_by(self, scores_by: str, *, direction_by: str | None) -> None:
-        """Say who takes part in :meth:`predict`.
-
-        Args:
-            scores_by: Who computes scores, as for :func:`splitvfl.exchange.prediction.predict_records`.
-            direction_by: The passive party that sends a direction of noise on scores, likewise; ``None``: nobody does.
-
-        Raises:
-            ConfigError: If a direction is to be sent that no defense of scores awaits.
-        """
-        if direction_by is not None:
-            check_awaited(self.active.scores, direction_by)
-        self._scores_by, self._direction_by = scores_by, direction_by
 
     def __repr__(self) -> str:
         """Return parties, records and how far it is."""
@@ -520,67 +473,6 @@ class Trainer(Training):
         checkpoint.save(self.folder / "checkpoints", self.step, parts)
         self._has_checkpoint()
 
-    def predict(self, records: Any = None, *, part: Part = "test") -> Tensor:
-        """Return the joint scores of records, with the weights that the models hold.
-
-        Args:
-            records: New ones: a file or a table in memory with the columns of all parties, or one for each party by
-                name, as :func:`splitvfl.data.joint_records.read_joint_records` takes them. ``None``: the run's own.
-            part: Of its own, ``"test"`` or ``"train"``.
-
-        Returns:
-            Scores as they are published, after defenses of activations and scores: probabilities ``(n,)`` of a binary
-            task, ``(n, k)`` of ``k`` classes; values ``(n,)`` of a regression. In the records' order.
-
-        Raises:
-            ArgumentError: If the parties' columns came as numbers, so that nobody knows how to encode others.
-            DataError: If records are not as the training records were.
-        """
-        if records is None:
-            return predict(
-                self.active,
-                self.passives,
-                part=part,
-                scores_by=self._scores_by,
-                direction_by=self._direction_by,
-            ).scores
-        found = read_joint_records(records, [party.data for party in self._parties])
-        return predict_records(
-            self.active,
-            self.passives,
-            found.records,
-            scores_by=self._scores_by,
-            direction_by=self._direction_by,
-        ).scores
-
-    def save(self, folder: str | Path) -> None:
-        """Write the trained half of each party, ready to predict: :func:`splitvfl.load_run` reads them.
-
-        Each is in a folder of its party's name (:mod:`splitvfl.run.half_folder`). Weights are those that the models
-        hold: after :meth:`fit` with early stopping the best; of a private top its own. Models that were made in Python
-        are to be given again when they are read: no code is written. Defenses are not part of a half.
-
-        Args:
-            folder: The folder to be made; earlier halves in it are replaced, all together.
-
-        Raises:
-            CheckpointError: If they cannot be written; earlier ones stay.
-            DataError: If something else is in the folder.
-        """
-        task, alone = self.active.task, self.exchange.one_way  # as over a network, where steps are told to nobody
-        moment = {
-            "learned": TaskSpec(task.name, task.outputs),
-            "run": self.number,
-            "step": 0 if alone else self.step,
-            "epoch": 0 if alone else self.kept_epoch or math.ceil(self.step / len(self.batches)),
-        }
-        self.active.widths = {name: party.output_width() for name, party in self.passives.items()}
-        parties: list[ActiveParty | PassiveParty] = [self.active, *self.passives.values()]
-        made = {party.name: self.made_by.get(party.name, MadeBy()) for party in parties}
-        save_halves(
-            Path(folder), {party.name: (party, _origin(party, made[party.name], **moment)) for party in parties}
-        )
-
     def resume(self) -> int:
         """Take back the newest checkpoint in the run's folder and return the number of steps done.
 
@@ -626,16 +518,8 @@ class Trainer(Training):
         return self.step
 
     def _number_of_older(self, folder: Path) -> str:
-        """Return the number of a run whose checkpoint does not say it.
-
-        It is that of its ledgers, where passive parties count under it; else that of its model. Older versions gave
-        every model another one.
-        """
-        counted = {run_of(ledger) for ledger in (folder / LEDGER_FOLDER).glob("*")} - {""}
-        if len(counted) == 1:
-            return counted.pop()
-        saved = {read_half_schema(half.parent).run for half in (folder / MODEL_FOLDER).glob(f"*/{HALF_FILE}")}
-        return saved.pop() if len(saved) == 1 else self.number
+        """Return the number of a run whose checkpoint does not say it: another one, as older versions gave it."""
+        return self.number
 
 
 def _figures_of(trainer: Trainer, part: str) -> dict[str, float]:
@@ -646,20 +530,6 @@ def _figures_of(trainer: Trainer, part: str) -> dict[str, float]:
 
 def _digests(parties: Sequence[Party]) -> dict[str, dict[str, str]]:
     return {party.name: data_digests(party.data) for party in parties}
-
-
-def _origin(party: Party, made: MadeBy, **moment: Any) -> Origin:
-    own = party.data.provenance or Provenance()
-    return Origin(
-        model=made.model,
-        loss=made.loss,
-        encoding=own.encoding,
-        id_column=own.id_column,
-        id_rule=own.id_rule,
-        tables=own.tables,
-        test=encoded_digest(party.data.test),
-        **moment,
-    )
 
 
 def _check_names(active: ActiveParty, passives: Mapping[str, PassiveParty]) -> None:

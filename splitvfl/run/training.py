@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import secrets
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex
 
 from torch import Tensor
 
@@ -22,16 +23,14 @@ from splitvfl.leakage.watching import Watch
 from splitvfl.learning.schedule import Schedule, StepPlan
 from splitvfl.messaging.conversation import Half
 from splitvfl.party.party import Party
-from splitvfl.privacy import PrivacyBudget, Solvable
 from splitvfl.run.replacement import Replacement
-from splitvfl.system.signals import Signals
+from splitvfl.system.signals import Interrupted, Signals
 from splitvfl.team.team import Alone, Team
 
+if TYPE_CHECKING:
+    from splitvfl.privacy import PrivacyBudget, Solvable
+
 TrainingProgress = Callable[["Status"], None]
-
-
-class Interrupted(Exception):
-    """Training stopped at a signal, between two steps, after saving a checkpoint (if it has a folder)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,11 @@ class Status:
     test: float
     worst_leak: tuple[float, str]
     label_leaks: Mapping[str, LabelLeak] = field(default_factory=dict)
+
+
+def new_run_number() -> str:
+    """Return a number for a run that no other has."""
+    return secrets.token_hex(16)
 
 
 class Training(ABC):

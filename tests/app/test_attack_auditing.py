@@ -54,7 +54,6 @@ def config_of(folder: Path, *defenses: Any, **sections: Any) -> ExperimentConfig
 def guarantees_of(config: ExperimentConfig, *audits: DefenseAudit) -> Guarantees:
     bench = prepare(config)
     trainer = Experiment(config, bench).trainer()
-    trainer.active.plan_run(epochs=config.train.epochs)
     plan = Assembly(config, bench.data.active).noise
     found = audits or audit_experiment(config, draws=400).defenses
     return Guarantees(trainer, found, plan if isinstance(plan, HdpPlan) else None, epochs=config.train.epochs)
@@ -94,12 +93,10 @@ def test_reading_a_training_on_the_way_leaves_it_as_it_is(tmp_path: Path) -> Non
 def test_coins_are_asked_for_or_one_record_in_ten_where_they_can_be_read(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     bench = prepare(config)  # 440 training records
-    assert coins_of(config, bench, shows_gradients=True, canaries=None) == 44
-    assert coins_of(config, bench, shows_gradients=True, canaries=60) == 60
-    assert coins_of(config, bench, shows_gradients=False, canaries=None) == 0
-    own = config_of(tmp_path, audit={"canaries": 30})
-    assert coins_of(own, bench, shows_gradients=True, canaries=None) == 30
-    assert coins_of(config_of(tmp_path, audit=False), bench, shows_gradients=True, canaries=None) == 0
+    assert coins_of(bench, canaries=None, usual=None, readable=True) == 44
+    assert coins_of(bench, canaries=60, usual=30, readable=True) == 60
+    assert coins_of(bench, canaries=None, usual=None, readable=False) == 0
+    assert coins_of(bench, canaries=None, usual=30, readable=False) == 30
 
 
 def test_without_coins_only_true_labels_are_read(tmp_path: Path) -> None:
@@ -235,7 +232,6 @@ def test_what_is_void_or_refuted_does_not_count(tmp_path: Path) -> None:
 
     config = config_of(tmp_path, response, train={"epochs": 2, "batch_size": 64})
     trainer = Experiment(config, prepare(config)).trainer()
-    trainer.active.plan_run(epochs=2)
     label = ClaimAudit("It is private", "ε", 1.0, "label of a record", "proven", ("so",), per="run")
     run = ClaimAudit("It is private", "ε", 1.0, "label of a record", "violated", ("ε is 2",), per="run")
     audits = [DefenseAudit("memoised-response", "labels", (label,)), DefenseAudit("one run, whole", "run", (run,))]

@@ -13,11 +13,13 @@ import yaml
 
 from splitvfl.app.assembly import Assembly
 from splitvfl.app.auditing import ExperimentAudit, audit_experiment
+from splitvfl.app.experiment import run_experiment
 from splitvfl.app.plan_auditing import NoisyTraining, audit_plan
 from splitvfl.app.records import load_data
 from splitvfl.audit import VERDICTS
 from splitvfl.cli import main
 from splitvfl.config.sections import load_config
+from splitvfl.errors import ConfigError
 
 OWN = """
 from splitvfl.defenses import LaplaceResidue
@@ -170,7 +172,9 @@ def test_a_receiver_that_does_not_clip_breaks_the_claim_in_every_seed(
         made = Assembly(config, data.active)
         assert made.noise is not None
         for seed in range(20):
-            trained = NoisyTraining(config, made.exchange, [data["lab"]], roles=("passive",), seed=seed)
+            trained = NoisyTraining(
+                config.active, config.train, made.exchange, [data["lab"]], roles=("passive",), seed=seed
+            )
             found = audit_plan(made.noise, trained)
             assert found.verdict == verdict
     (claim,) = found.claims
@@ -293,6 +297,17 @@ def test_a_defense_behind_answers_claims_what_they_let_a_label_move(
     assert (label.relation, label.claimed, found.verdict) == ("label of a record", claimed, "proven")
     assert label.bound is not None
     assert label.bound > 0.45 * claimed  # of 8000 draws half are judged
+
+
+def test_noise_that_training_refuses_is_not_audited(here: Path) -> None:
+    loud = {"name": "laplace-residue", "epsilon": 0.01}
+    config = load_config(experiment(here, loud, exchange="residue"))
+    refusals = []
+    for asked in (lambda: audit_experiment(config, draws=400), lambda: run_experiment(config, here / "run")):
+        with pytest.raises(ConfigError, match="value_limit is 16, and laplace-residue") as refusal:
+            asked()
+        refusals.append(str(refusal.value))
+    assert refusals[0] == refusals[1]
 
 
 def test_too_few_draws_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from splitvfl.cli import main
 from splitvfl.defenses import CoefficientNoise, GaussianIR
 from splitvfl.errors import ArgumentError, DataError, PrivacyError, SplitVFLError
 from splitvfl.learning.batches import Batches
-from splitvfl.models.glm_losses import GammaLoss, PoissonLoss
+from splitvfl.learning.glm_losses import GammaLoss, PoissonLoss
 from splitvfl.privacy import (
     GaussianMessages,
     HdpTraining,

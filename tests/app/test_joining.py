@@ -27,7 +27,7 @@ from splitvfl.learning.tasks import Regression
 from splitvfl.report.brief import joining_sentence
 from splitvfl.report.summary import OwnModelResult, RunSummary, read_summary
 from splitvfl.run import checkpoint
-from splitvfl.run.trainer import Trainer
+from splitvfl.run.saving_trainer import SavingTrainer
 from tests.report.test_tables import run as summary_of
 
 FILE = """
@@ -46,14 +46,14 @@ def config_of(folder: Path, data: str = "breast-cancer", own: str = '["mean *"]'
     return parse_config(text, source=folder / "bank.yaml")
 
 
-def trained(folder: Path, **settings: Any) -> Trainer:
+def trained(folder: Path, **settings: Any) -> SavingTrainer:
     config = config_of(folder, more="audit: false\n", **settings)
     trainer = build_trainer(config, load_data(config))
     trainer.fit(1)
     return trainer
 
 
-def compared(trainer: Trainer) -> RunSummary:
+def compared(trainer: SavingTrainer) -> RunSummary:
     return with_own_model(summary_of(), trainer, trainer.active)
 
 

@@ -28,11 +28,11 @@ from splitvfl.exchange.noise import HdpNoiseSettings, NoiseSettings, SumNoiseSet
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.split import Split
 from splitvfl.exchange.taylor import Taylor
+from splitvfl.learning.glm_losses import LeastSquaresLoss
 from splitvfl.learning.optimizers import ProximalSGD, fused_adam, sgd
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.tasks import Binary, Regression, Task
 from splitvfl.models import MLP, Linear, LinearTop, logistic_loss
-from splitvfl.models.glm_losses import LeastSquaresLoss
 from splitvfl.models.linear import LogisticRegressionRecipe
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy import tight_hdp_sensitivity

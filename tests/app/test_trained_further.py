@@ -28,7 +28,7 @@ from splitvfl.cut.chain import DefenseChain
 from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint
 from splitvfl.run.half_folder import read_half_schema
-from splitvfl.run.trainer import Trainer
+from splitvfl.run.saving_trainer import SavingTrainer
 from tests.builders import small_trainer
 from tests.commands import Command
 from tests.run.parties import free_ports
@@ -115,7 +115,7 @@ def killed_before(name: str) -> Iterator[None]:
         os.kill(os.getpid(), signal.SIGKILL)
 
     owner, _, method = name.rpartition(".")
-    with mock.patch.object(Trainer if owner == "Trainer" else experiments, method, kill):
+    with mock.patch.object(SavingTrainer if owner == "Trainer" else experiments, method, kill):
         yield
 
 
@@ -162,7 +162,7 @@ def test_a_run_that_an_older_version_gave_another_number_takes_that_of_its_log(
     (number,) = numbers()
     assert predict() == 0
     without_number(RUN)
-    with mock.patch.object(Trainer, "_number_of_older", return_value="f" * 32):
+    with mock.patch.object(SavingTrainer, "_number_of_older", return_value="f" * 32):
         assert train_further(2) == 0
     without_number(RUN)
     assert numbers() == {"f" * 32}

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from splitvfl.attacks import orthogonal_twin
 from splitvfl.errors import ArgumentError
-from splitvfl.models.sigmoid_coefficients import Approximation, sigmoid_coefficients
+from splitvfl.learning.losses import Approximation
+from splitvfl.learning.sigmoid_coefficients import sigmoid_coefficients
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:

@@ -23,8 +23,9 @@ from splitvfl.attacks.recover_labels import (
 )
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import View
+from splitvfl.learning.losses import Approximation
+from splitvfl.learning.sigmoid_coefficients import APPROXIMATIONS
 from splitvfl.models import gradient_scale, sigmoid_coefficients
-from splitvfl.models.sigmoid_coefficients import APPROXIMATIONS, Approximation
 
 Method = Callable[[_SumProblem], Iterator[Whole]]
 

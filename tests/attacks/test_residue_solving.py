@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from splitvfl.attacks import ResidueSolvingAttack, solve_residues
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import View, call_attack
-from splitvfl.models.sigmoid_coefficients import APPROXIMATIONS, Approximation, sigmoid_coefficients
+from splitvfl.learning.losses import Approximation
+from splitvfl.learning.sigmoid_coefficients import APPROXIMATIONS, sigmoid_coefficients
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -15,8 +15,8 @@ from splitvfl.defenses import MemoisedResponse
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.exchange.selection import SecretBatch, run_success
 from splitvfl.hooks import View, call_attack
+from splitvfl.learning.sigmoid_coefficients import APPROXIMATIONS
 from splitvfl.models import sigmoid_coefficients
-from splitvfl.models.sigmoid_coefficients import APPROXIMATIONS
 from tests.exchange.logistic import trainer_of
 from tests.exchange.test_hybrid import BATCH, hybrid
 

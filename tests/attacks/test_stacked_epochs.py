@@ -13,9 +13,10 @@ from splitvfl.attacks.stacked_epochs import EpochBatch, _epochs, _equations, _Sy
 from splitvfl.data.load import load
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import View
+from splitvfl.learning.losses import Approximation
+from splitvfl.learning.sigmoid_coefficients import APPROXIMATIONS
 from splitvfl.metrics import leak_auc
 from splitvfl.models import gradient_scale, sigmoid_coefficients
-from splitvfl.models.sigmoid_coefficients import APPROXIMATIONS, Approximation
 
 
 def train(

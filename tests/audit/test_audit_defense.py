@@ -37,9 +37,8 @@ DRAWS = 8_000
 
 def audited(defense: Defense, seed: int = 0, **settings: Any) -> DefenseAudit:
     settings.setdefault("draws", DRAWS)
-    around = Surroundings(
-        **{key: settings.pop(key) for key in ("receivers", "epochs", "seeded", "classes", "width") if key in settings}
-    )
+    known = ("receivers", "epochs", "seeded", "classes", "width", "unmet")
+    around = Surroundings(**{key: settings.pop(key) for key in known if key in settings})
     return audit_defense(defense, around=around, seed=seed, **settings)
 
 

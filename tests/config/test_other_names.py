@@ -15,7 +15,7 @@ from splitvfl.config.registry import PluginKind, built_in, find, resolve, search
 from splitvfl.config.sections import parse_config
 from splitvfl.config.yaml import Document
 from splitvfl.errors import ConfigError
-from splitvfl.models.glm_losses import LOSS_NAMES
+from splitvfl.learning.glm_losses import LOSS_NAMES
 
 KINDS: tuple[PluginKind, ...] = get_args(PluginKind)
 ALIASES = [

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import ast
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +14,7 @@ import pytest
 
 from splitvfl import attacks, defenses
 from splitvfl.config.registry import (
+    PACKAGES,
     PluginKind,
     arguments_of,
     built_in,
@@ -23,6 +26,7 @@ from splitvfl.config.registry import (
     resolve,
 )
 from splitvfl.errors import ArgumentError, ConfigError
+from tests.test_imports import FILES
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -409,3 +413,93 @@ def test_a_note_without_a_hash_in_an_annotation_is_no_obstacle(tmp_path: Path) -
     )
     factory = resolve("defenses", "noted_hook:Noted", folder=tmp_path)
     assert arguments_of(factory)["bound"][1] == 1.0
+
+
+# --- what is imported by a string
+
+BY_A_STRING = frozenset({"import_module", "__import__", "exec_module", "load_module", "run_module", "run_path"})
+
+
+def trees() -> Iterator[tuple[str, ast.Module]]:
+    """Yield every module of the package that may import by a string or ask for what comes with it, by name."""
+    for name, path in FILES.items():
+        source = path.read_text(encoding="utf-8")
+        if name.split(".")[0] != "scripts" and any(word in source for word in (*BY_A_STRING, "built_in(")):
+            yield name, ast.parse(source)
+
+
+def test_the_table_lists_all_that_the_registry_imports() -> None:
+    assert dict(PACKAGES) == {
+        "attacks": "splitvfl.attacks",
+        "defenses": "splitvfl.defenses",
+        "penalties": "splitvfl.penalties",
+        "models": "splitvfl.models",
+        "exchanges": "splitvfl.exchange",
+        "losses": "splitvfl.learning.losses",
+    }
+
+
+@pytest.mark.parametrize("kind", PACKAGES)
+def test_what_the_table_names_is_there(kind: PluginKind) -> None:
+    package = import_module(PACKAGES[kind])
+
+    assert all(hasattr(package, exported) for exported in package.__all__)
+    assert built_in(kind)
+    assert all(found.__module__.startswith("splitvfl.") for found in built_in(kind).values())
+
+
+def test_nothing_else_is_imported_by_a_string() -> None:
+    """But for the public names of the package, and files of users."""
+    found = {
+        name
+        for name, tree in trees()
+        for node in ast.walk(tree)
+        if (getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "name", None)) in BY_A_STRING
+    }
+
+    assert found == {"config.registry", "config.module_sources", "splitvfl"}
+
+
+def asked_for(tree: ast.Module) -> Iterator[tuple[PluginKind, str]]:
+    """Yield the kind and the name of whatever comes with the package that a module asks for by a name of its own."""
+    kinds: dict[str, Any] = {}
+    texts: dict[str, Any] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            pairs = (
+                zip(target.elts, node.value.elts, strict=False)
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
+                else [(target, node.value)]
+            )
+            for left, right in pairs:
+                if isinstance(left, ast.Name):
+                    kinds[left.id] = kind_asked(right)
+                    texts[left.id] = getattr(right, "value", None)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript):
+            kind = kind_asked(node.value) or kinds.get(getattr(node.value, "id", ""))
+            name = getattr(node.slice, "value", None) or texts.get(getattr(node.slice, "id", ""))
+            if kind is not None and isinstance(name, str):
+                yield kind, name
+
+
+def kind_asked(node: ast.expr) -> Any:
+    """Return the kind of a call of :func:`built_in`, ``None`` of anything else."""
+    if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "built_in":
+        return getattr(node.args[0], "value", None)
+    return None
+
+
+def test_what_the_package_asks_for_by_name_is_there() -> None:
+    found = {(name, *asked) for name, tree in trees() for asked in asked_for(tree)}
+
+    assert {
+        ("app.promised_predictions", "defenses", "gaussian-ir"),
+        ("app.hdp_plan", "defenses", "coefficient-noise"),
+        ("app.noise", "defenses", "coefficient-noise"),
+        ("app.column_auditing", "attacks", "ridge"),
+        ("app.column_auditing", "attacks", "inverse-network"),
+        ("app.reconstruction_figures", "attacks", "rcc1"),
+    } <= found
+    assert not {asked for asked in found if asked[2] not in built_in(asked[1])}

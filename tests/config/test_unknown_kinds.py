@@ -43,10 +43,10 @@ from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.noise import NoiseSettings
 from splitvfl.learning.devices import choose_device
 from splitvfl.learning.precision import narrow_dtype
+from splitvfl.learning.sigmoid_coefficients import approximate_loss, gradient_scale, sigmoid_coefficients
 from splitvfl.learning.tasks import task_for
 from splitvfl.messaging.messages import dtype_named
 from splitvfl.models import Linear
-from splitvfl.models.sigmoid_coefficients import approximate_loss, gradient_scale, sigmoid_coefficients
 from splitvfl.party.attaching import attach_defense
 from splitvfl.privacy import sign_attack_horizon
 from splitvfl.run import alignment as aligning
@@ -180,7 +180,7 @@ def test_an_unknown_name_is_an_error(error: Any, use: Callable[[], Any]) -> None
 def test_an_approximation_that_is_listed_and_not_computed_is_an_error(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = sys.modules["splitvfl.models.sigmoid_coefficients"]  # a function of the package has its name
+    module = sys.modules["splitvfl.learning.sigmoid_coefficients"]  # a function of the package has its name
     monkeypatch.setattr(module, "APPROXIMATIONS", (*module.APPROXIMATIONS, "tanh"))
     with pytest.raises(AssertionError, match="unreachable"):
         getattr(module, name)(ONE, ONE, approximation="tanh")

@@ -97,10 +97,10 @@ def test_another_folder_is_left_alone(tmp_path: Path, file: Path) -> None:
 
 
 def test_a_failure_leaves_nothing(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, data: bytes) -> None:
+    def full(path: Path, schema: object) -> None:
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("splitvfl.data.alignment.write_bytes", full)
+    monkeypatch.setattr("splitvfl.data.alignment.write_schema", full)
     with pytest.raises(OSError, match="No space left"):
         written(tmp_path / "aligned" / "bank", file, [2, 0], [5, 7])
     assert list((tmp_path / "aligned").iterdir()) == []

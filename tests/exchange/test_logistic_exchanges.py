@@ -13,7 +13,7 @@ from splitvfl.app.trainer import Trainer
 from splitvfl.attacks import LabelSumAttack, NormAttack, ResidueSolvingAttack
 from splitvfl.defenses import Isotropic, MemoisedResponse
 from splitvfl.errors import ConfigError, CryptoError, DataError
-from splitvfl.exchange.base import Approximation, Exchange
+from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.coordinator import Coordinator
 from splitvfl.exchange.hybrid import Hybrid
 from splitvfl.exchange.oracle import Oracle
@@ -22,6 +22,7 @@ from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.split import Split
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import Secrets
+from splitvfl.learning.losses import Approximation
 from splitvfl.learning.tasks import Binary
 from splitvfl.messaging.messages import Message
 from splitvfl.models import MLP, Linear, LinearTop, logistic_loss

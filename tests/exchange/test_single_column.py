@@ -16,6 +16,7 @@ from splitvfl.exchange.linear import ActiveCoefficients
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.party.party import ActiveParty
 from splitvfl.privacy import solvable_column
+from splitvfl.privacy.solvable import SummedTraining
 from tests.exchange.logistic import BATCH, RATE, SHORT, trainer_of
 
 EPOCHS = 4
@@ -49,9 +50,7 @@ def test_the_feature_follows_from_opened_sums_where_it_is_said_and_only_there(
     said = solvable_column(
         "lab",
         features,
-        batch_size=BATCH,
-        steps=len(trainer.batches),
-        epochs=EPOCHS,
+        SummedTraining(BATCH * len(trainer.batches), BATCH, EPOCHS),
         seen="sums",
         own_features=own,
     )

@@ -21,9 +21,9 @@ from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import DataError
 from splitvfl.leakage import own_model as module
 from splitvfl.leakage.own_model import own_model
+from splitvfl.learning.glm_losses import GammaLoss, PoissonLoss
 from splitvfl.learning.losses import SquaredError
 from splitvfl.learning.tasks import Binary, Multiclass, Regression, Task
-from splitvfl.models.glm_losses import GammaLoss, PoissonLoss
 
 # Three rounds of boosting, which are enough to see what a line does not.
 pytestmark = pytest.mark.usefixtures("few_rounds")

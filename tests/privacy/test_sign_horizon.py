@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from splitvfl.errors import ArgumentError
+from splitvfl.learning.losses import Approximation
 from splitvfl.models import gradient_scale, sigmoid_coefficients
-from splitvfl.models.sigmoid_coefficients import Approximation
 from splitvfl.privacy import initial_margin, sign_attack_horizon
 
 

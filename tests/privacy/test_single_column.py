@@ -10,11 +10,14 @@ import pytest
 from splitvfl.errors import ArgumentError
 from splitvfl.privacy import linking_epochs, linking_probability, solvable_column
 from splitvfl.privacy.single_column import PartsSeen, SolvableColumn
+from splitvfl.privacy.solvable import SummedTraining
 
 
 def found(features: int = 1, *, own: int | None = 3, seen: PartsSeen = "sums", **more: Any) -> SolvableColumn | None:
-    sizes: dict[str, Any] = {"batch_size": 4, "steps": 8, "epochs": 10} | more
-    return solvable_column("lab", features, seen=seen, own_features=own, **sizes)
+    size, steps, epochs = (more.pop(name, usual) for name, usual in (("batch_size", 4), ("steps", 8), ("epochs", 10)))
+    last = more.pop("last", 0)
+    training = SummedTraining(size * steps if not last else size * (steps - 1) + last, size, epochs)
+    return solvable_column("lab", features, training, seen=seen, own_features=own, **more)
 
 
 @pytest.mark.parametrize("features", [1, 2])
@@ -86,7 +89,7 @@ def test_what_is_said_names_the_sums_the_sign_and_how_long_it_takes() -> None:
     assert "if the label owner has 3 features or more" in " ".join(unknown.sentences())
     short, steep = (
         found(epochs=1),
-        solvable_column("lab", 1, batch_size=4, steps=8, epochs=10, seen="each", own_features=0, scaled=False),
+        solvable_column("lab", 1, SummedTraining(32, 4, 10), seen="each", own_features=0, scaled=False),
     )
     assert short is not None
     assert not short.linked

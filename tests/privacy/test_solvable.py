@@ -15,8 +15,8 @@ from sklearn.metrics import roc_auc_score
 from splitvfl.attacks import recover_labels, solve_residues
 from splitvfl.errors import ArgumentError
 from splitvfl.learning.batches import Batches
+from splitvfl.learning.losses import Approximation
 from splitvfl.models import gradient_scale, sigmoid_coefficients
-from splitvfl.models.sigmoid_coefficients import Approximation
 from splitvfl.privacy import (
     Solvable,
     SummedTraining,

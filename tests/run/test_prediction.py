@@ -24,6 +24,7 @@ from splitvfl.net.frames import Hello
 from splitvfl.net.link import DONE, pair
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run.prediction import ActivePrediction, PassivePrediction, PredictionSettings
+from splitvfl.run.session import MeetingPlace, Session
 from tests.builders import ACTIVE, WIDTH, active_party, passive_party
 
 TWO, THREE = ("telecom",), ("shop", "telecom")
@@ -142,7 +143,11 @@ class _Late(_At):
 
 def settings(**changed: Any) -> PredictionSettings:
     known: dict[str, Any] = {"learned": TaskSpec("binary", 1), "run": "a" * 32, "step": 12, "epoch": 3, "rows": 7}
-    return PredictionSettings(**{**known, "message_s": 5.0, **changed})
+    return PredictionSettings(**{**known, **changed})
+
+
+def session(world: World, name: str, **pace: Any) -> Session[MeetingPlace]:
+    return Session(name, _At(world, name), **{"message_s": 5.0, "notify": world.told[name].append, **pace})
 
 
 def parties(names: Sequence[str], task: str = "binary", *, defended: bool = False) -> dict[str, Party]:
@@ -164,15 +169,17 @@ def parties(names: Sequence[str], task: str = "binary", *, defended: bool = Fals
     return {ACTIVE: active, **passives}
 
 
-def score(world: World, all_parties: Mapping[str, Party], agreed: Mapping[str, PredictionSettings]) -> dict[str, Any]:
+def score(
+    world: World, all_parties: Mapping[str, Party], agreed: Mapping[str, PredictionSettings], **pace: Any
+) -> dict[str, Any]:
     tasks: dict[str, Callable[[], Any]] = {}
     for name, party in all_parties.items():
-        meeting, told = _At(world, name), world.told[name].append
+        here = session(world, name, **pace)
         if isinstance(party, ActiveParty):
-            tasks[name] = ActivePrediction(party, world.passives, agreed[name], meeting, notify=told).run
+            tasks[name] = ActivePrediction(party, world.passives, agreed[name], here).run
         else:
             assert isinstance(party, PassiveParty)
-            tasks[name] = PassivePrediction(party, (ACTIVE,), agreed[name], meeting, notify=told).run
+            tasks[name] = PassivePrediction(party, (ACTIVE,), agreed[name], here).run
     return world.run(tasks)
 
 
@@ -227,12 +234,13 @@ def test_who_came_first_waits_while_the_active_party_waits_for_others() -> None:
     active, telecom = all_parties[ACTIVE], all_parties["telecom"]
     assert isinstance(active, ActiveParty)
     assert isinstance(telecom, PassiveParty)
-    hasty = settings(message_s=0.4, meeting_s=20.0, retries=0)
+    pace: dict[str, Any] = {"message_s": 0.4, "meeting_s": 20.0, "retries": 0}
+    late = session(world, ACTIVE, **pace).at(_Late(world, ACTIVE))
 
     found = world.run(
         {
-            ACTIVE: ActivePrediction(active, TWO, hasty, _Late(world, ACTIVE)).run,
-            "telecom": PassivePrediction(telecom, (ACTIVE,), hasty, _At(world, "telecom")).run,
+            ACTIVE: ActivePrediction(active, TWO, settings(), late).run,
+            "telecom": PassivePrediction(telecom, (ACTIVE,), settings(), session(world, "telecom", **pace)).run,
         }
     )
 
@@ -248,8 +256,8 @@ def test_progress_and_modes() -> None:
 
     world.run(
         {
-            ACTIVE: ActivePrediction(active, TWO, settings(), _At(world, ACTIVE), progress=done.append).run,
-            "telecom": PassivePrediction(telecom, (ACTIVE,), settings(), _At(world, "telecom")).run,
+            ACTIVE: ActivePrediction(active, TWO, settings(), session(world, ACTIVE), progress=done.append).run,
+            "telecom": PassivePrediction(telecom, (ACTIVE,), settings(), session(world, "telecom")).run,
         }
     )
 
@@ -327,7 +335,7 @@ def test_who_begins_again_gets_no_scores_with_the_same_noise_for_something_else(
 def test_links_that_keep_breaking_are_given_up() -> None:
     world = World(TWO, breaks=[("telecom", 3)] * 9)
 
-    found = score(world, parties(TWO), alike(TWO, retries=2))
+    found = score(world, parties(TWO), alike(TWO), retries=2)
 
     assert world.met == 3
     assert isinstance(found["telecom"], LinkError)
@@ -360,7 +368,7 @@ def test_a_partner_who_never_appears_is_not_waited_for_again() -> None:
     active = parties(TWO)[ACTIVE]
     assert isinstance(active, ActiveParty)
     with pytest.raises(LinkError, match="did not appear"):
-        ActivePrediction(active, TWO, settings(), Nobody()).run()
+        ActivePrediction(active, TWO, settings(), Session(ACTIVE, Nobody())).run()
     assert Nobody.calls == 1
 
 
@@ -432,7 +440,7 @@ def test_an_activation_that_is_not_finite_is_not_sent() -> None:
     with torch.no_grad():
         next(all_parties["telecom"].module.parameters()).fill_(torch.nan)
 
-    found = score(World(TWO), all_parties, alike(TWO, retries=0))
+    found = score(World(TWO), all_parties, alike(TWO), retries=0)
 
     assert isinstance(found["telecom"], ProtocolError)
     assert "activation of step 0 of telecom holds NaN" in str(found["telecom"])

@@ -24,7 +24,7 @@ from splitvfl.run.prediction import ActivePrediction, PassivePrediction, Predict
 from splitvfl.run.scoring import CoordinatorPrediction, CoordinatorSettings
 from tests.builders import ACTIVE
 from tests.exchange.test_scoring import linear_parties
-from tests.run.test_prediction import THREE, Noise, World, _At, settings
+from tests.run.test_prediction import THREE, Noise, World, session, settings
 
 ROLES = [COORDINATOR, *THREE]
 
@@ -65,6 +65,7 @@ def score(
     loss: str = "usual",
     noise: MemoisedNoise | None = None,
     at_third: Mapping[str, Any] | None = None,
+    retries: int = 3,
     **common: Any,
 ) -> dict[str, Any]:
     """Score as ``by``; ``changed`` are settings that one party alone has, ``at_third`` those of the coordinator."""
@@ -74,25 +75,25 @@ def score(
     tasks: dict[str, Callable[[], Any]] = {}
     for name, party in all_parties.items():
         agreed: PredictionSettings = settings(**{**common, **(changed or {}).get(name, {})})
-        place, told = _At(world, name), world.told[name].append
+        here = session(world, name, retries=retries)
         if isinstance(party, ActiveParty):
-            tasks[name] = ActivePrediction(party, world.passives, agreed, place, notify=told).run
+            tasks[name] = ActivePrediction(party, world.passives, agreed, here).run
         else:
             assert isinstance(party, PassiveParty)
-            here = None
+            scorer = None
             if agreed.scores_by == name:
-                here = scorer_of(name, active.task, defended=defended, seed=seed, noise=noise)
-            tasks[name] = PassivePrediction(party, (ACTIVE,), agreed, place, scorer=here, notify=told).run
+                scorer = scorer_of(name, active.task, defended=defended, seed=seed, noise=noise)
+            tasks[name] = PassivePrediction(party, (ACTIVE,), agreed, here, scorer=scorer).run
     if by == COORDINATOR:
 
         def made(learned: TaskSpec) -> Scorer:
             task = task_for(learned.task, learned.outputs)
             return scorer_of(COORDINATOR, task, defended=defended, seed=seed, noise=noise)
 
-        shared = {name: common[name] for name in ("memoised", "direction_by", "retries") if name in common}
-        third = CoordinatorSettings(loss=loss, message_s=5.0, **{**shared, **(at_third or {})})
+        shared = {name: common[name] for name in ("memoised", "direction_by") if name in common}
+        third = CoordinatorSettings(loss=loss, **{**shared, **(at_third or {})})
         tasks[COORDINATOR] = CoordinatorPrediction(
-            ACTIVE, made, third, _At(world, COORDINATOR), notify=world.told[COORDINATOR].append
+            ACTIVE, made, third, session(world, COORDINATOR, retries=retries)
         ).run
     return world.run(tasks)
 

@@ -14,7 +14,7 @@ import pytest
 from torch import Tensor
 
 from splitvfl.errors import LinkError, TeamError
-from splitvfl.run.meeting_again import meet_until_done
+from splitvfl.run.session import Session
 from splitvfl.run.teamwork import TeamMeeting
 from splitvfl.team.team import Team
 
@@ -189,7 +189,7 @@ def _worker(team: Threads, place: Place, told: list[str], begins: Callable[[], N
             time.sleep(0.001)
         team.collect(b"done")
 
-    meet_until_done(TeamMeeting(place, team), talk, retries=10**6, notify=told.append, then="again")
+    Session("lab", TeamMeeting(place, team), retries=10**6, notify=told.append).meet_until_done(talk, then="again")
 
 
 @pytest.mark.parametrize("seed", range(12))

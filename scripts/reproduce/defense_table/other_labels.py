@@ -138,8 +138,7 @@ def _tried(experiment: str, label: str) -> None:
     """Put an experiment together, which a defense of other labels refuses."""
     config = parse_config(f"{experiment}audit: false\n", source="defense_table")
     (variant,) = variants(config, parse_defenses(label, folder=Path()), 1, Path())
-    trainer = Experiment(variant.config, Workbench(load_data(config), {})).trainer()
-    trainer.active.plan_run(epochs=config.train.epochs)
+    Experiment(variant.config, Workbench(load_data(config), {})).trainer()
 
 
 def sections(settings: Settings) -> list[Section]:

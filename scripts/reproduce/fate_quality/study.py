@@ -24,8 +24,9 @@ from torch import nn
 from splitvfl.app.trainer import Trainer
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.data.load import load
-from splitvfl.exchange.base import Approximation, Exchange
+from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.prediction import predict
+from splitvfl.learning.losses import Approximation
 from splitvfl.learning.tasks import Binary
 from splitvfl.models import Linear, LinearTop, logistic_loss
 from splitvfl.party.party import ActiveParty, PassiveParty

@@ -15,7 +15,7 @@ from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.settings import Settings
 from splitvfl.app.experiment import build_trainer
 from splitvfl.config.sections import ExperimentConfig, parse_config
-from splitvfl.models.glm_losses import glm_loss
+from splitvfl.learning.glm_losses import glm_loss
 
 EPSILONS: tuple[float | None, ...] = (None, 10.0, 1.0)
 DELTA = 1e-5

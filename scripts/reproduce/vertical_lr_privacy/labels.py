@@ -43,9 +43,10 @@ from splitvfl.attacks.packed_equations import (
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.prediction import predict
 from splitvfl.hooks import View
+from splitvfl.learning.losses import Approximation
+from splitvfl.learning.sigmoid_coefficients import APPROXIMATIONS, gradient_scale
 from splitvfl.messaging.messages import Message
 from splitvfl.metrics import leak_auc
-from splitvfl.models.sigmoid_coefficients import APPROXIMATIONS, Approximation, gradient_scale
 from splitvfl.privacy import initial_margin, sign_attack_horizon
 from splitvfl.report.drawing import PALETTE
 from splitvfl.run.trainer import Trainer

@@ -20,7 +20,7 @@ _LABELS = f"{_ATTACKS}/test_recover_labels.py"
 _PACKED = f"{_ATTACKS}/test_packed_equations.py"
 _NOISE = "tests/privacy/test_dp_paillier.py"
 _OWN = "tests/scripts/test_reproduce_vertical_lr_privacy.py"
-_SIGMOIDS = "tests/models/test_sigmoid_coefficients.py"
+_SIGMOIDS = "tests/learning/test_sigmoid_coefficients.py"
 _EXCHANGES = "tests/exchange/test_logistic_exchanges.py"
 
 _UNSEEN = "its words were not at hand"

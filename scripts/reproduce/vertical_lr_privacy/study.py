@@ -20,11 +20,11 @@ from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
 from splitvfl.data.load import load
 from splitvfl.exchange.oracle import Oracle
 from splitvfl.hooks import Attack
+from splitvfl.learning.losses import Approximation
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.tasks import Binary
 from splitvfl.messaging.messages import Message
 from splitvfl.models import Linear, LinearTop, logistic_loss
-from splitvfl.models.sigmoid_coefficients import Approximation
 from splitvfl.party.party import ActiveParty, PassiveParty
 
 PASSIVE = "passive"

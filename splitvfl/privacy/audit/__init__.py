@@ -7,6 +7,7 @@ refuted is not proven by that, and every bound comes with the largest value that
 Nothing here knows hooks: a mechanism is a function that draws messages. Defenses are audited by :mod:`splitvfl.audit`.
 """
 
+from splitvfl.learning.odds import share_bounds
 from splitvfl.privacy.audit.bounds import (
     Direction,
     delta_bound,
@@ -15,7 +16,6 @@ from splitvfl.privacy.audit.bounds import (
     largest_refutable_epsilon,
     largest_refutable_mu,
     mu_bound,
-    share_bounds,
 )
 from splitvfl.privacy.audit.one_run import one_run_epsilon, one_run_refutes
 from splitvfl.privacy.audit.two_worlds import Measured, Objective, measure

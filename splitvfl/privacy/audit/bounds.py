@@ -6,12 +6,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from scipy.special import betaincinv, ndtri
+from scipy.special import ndtri
 
-from splitvfl.errors import ArgumentError, count, probability
-
-Vector = npt.NDArray[np.float64]
+from splitvfl.errors import probability
+from splitvfl.learning.odds import Vector, share_bounds
 
 
 class Direction(NamedTuple):
@@ -28,32 +26,6 @@ class Direction(NamedTuple):
     draws: int
     other_hits: int
     other_draws: int
-
-
-def share_bounds(hits: npt.ArrayLike, draws: int, *, lower_alpha: float, upper_alpha: float) -> tuple[Vector, Vector]:
-    """Return a lower and an upper bound of a probability, each wrong at most as often as its alpha says.
-
-    Source: Clopper and Pearson, Biometrika 26 (1934).
-
-    Args:
-        hits: How often the event happened; any shape.
-        draws: Independent draws, ≥ 1.
-        lower_alpha: Share of samples for which the lower bound may be above the probability, in (0, 1).
-        upper_alpha: Likewise, of the upper bound.
-
-    >>> low, high = share_bounds(0, 100, lower_alpha=0.025, upper_alpha=0.025)
-    >>> float(low), round(float(high), 4)
-    (0.0, 0.0362)
-    """
-    n = count("draws", draws)
-    k = np.asarray(hits, dtype=np.float64)
-    if bool(np.any((k < 0) | (k > n) | (k != np.floor(k)))):
-        raise ArgumentError(f"hits must be whole numbers from 0 to {n}, the number of draws, got {hits!r}")
-    below, above = probability("lower_alpha", lower_alpha), probability("upper_alpha", upper_alpha)
-    # At the ends the other parameter would be 0, where the distribution is a point.
-    low = np.where(k == 0, 0.0, betaincinv(np.maximum(k, 1.0), n - k + 1.0, below))
-    high = np.where(k == n, 1.0, betaincinv(k + 1.0, np.maximum(n - k, 1.0), 1.0 - above))
-    return low, high
 
 
 def epsilon_bound(event: Direction, *, delta: float = 0.0, confidence: float = 0.95) -> float:

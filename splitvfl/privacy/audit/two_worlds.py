@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from splitvfl.errors import ArgumentError, count, probability
+from splitvfl.learning.odds import Vector, share_bounds
 from splitvfl.privacy.audit.boosted import boosted
-from splitvfl.privacy.audit.bounds import Direction, Vector, deltas, epsilons, mus, share_bounds
+from splitvfl.privacy.audit.bounds import Direction, deltas, epsilons, mus
 
 Messages = npt.NDArray[np.float64]
 Draw = Callable[[int], npt.NDArray[np.floating]]

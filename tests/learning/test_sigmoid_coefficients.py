@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError
+from splitvfl.learning.losses import Approximation
+from splitvfl.learning.sigmoid_coefficients import APPROXIMATIONS
 from splitvfl.models import approximate_loss, gradient_scale, sigmoid_coefficients
-from splitvfl.models.sigmoid_coefficients import APPROXIMATIONS, Approximation
 
 # Both sides of the piecewise corners, the corners themselves, and the minimax boundary.
 LOGITS = torch.tensor([-5.0, -2.0, -0.75, -0.5, -0.25, 0.0, 0.1, 0.5, 0.6, 3.0, 5.0], dtype=torch.float64)

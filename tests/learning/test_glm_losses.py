@@ -14,7 +14,7 @@ from scipy import special, stats
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError, ConfigError, DataError, PrivacyError
-from splitvfl.models.glm_losses import LOSS_NAMES, GLMLoss, glm_loss
+from splitvfl.learning.glm_losses import LOSS_NAMES, GLMLoss, glm_loss
 
 Numbers = npt.NDArray[np.float64]
 

@@ -9,7 +9,7 @@ import pytest
 
 from splitvfl.errors import LinkError, ProtocolError, ReplayError, SplitVFLError
 from splitvfl.net.driver import Correspondent
-from splitvfl.run.meeting_again import meet_until_done
+from splitvfl.run.session import Session
 
 
 class Place:
@@ -40,7 +40,7 @@ def breaking(*errors: SplitVFLError) -> Callable[[object], None]:
 def test_broken_links_are_mended_and_told() -> None:
     place, told = Place(), list[str]()
     breaks = breaking(LinkError("cut"), ProtocolError("garbage"))
-    meet_until_done(place, breaks, retries=2, notify=told.append, then="again")
+    Session("lab", place, retries=2, notify=told.append).meet_until_done(breaks, then="again")
     assert place.met == 3
     assert told == ["cut; again", "garbage; again"]
 
@@ -49,7 +49,7 @@ def test_broken_links_are_mended_and_told() -> None:
 def test_retries_end(retries: int, met: int) -> None:
     place = Place()
     with pytest.raises(LinkError, match="cut"):
-        meet_until_done(place, breaking(*[LinkError("cut")] * 9), retries=retries, notify=lambda line: None, then="")
+        Session("lab", place, retries=retries).meet_until_done(breaking(*[LinkError("cut")] * 9), then="")
     assert place.met == met
 
 
@@ -57,9 +57,7 @@ def test_retries_begin_anew_after_progress() -> None:
     place, reached = Place(), [0, 0, 5, 5, 5, 7]
     talk = breaking(*[LinkError("cut")] * len(reached))
     with pytest.raises(LinkError):
-        meet_until_done(
-            place, talk, retries=2, reached=lambda: reached[place.met - 1], notify=lambda line: None, then=""
-        )
+        Session("lab", place, retries=2).meet_until_done(talk, reached=lambda: reached[place.met - 1], then="")
     # Two at 0, and of three at 5 the third is one too many.
     assert place.met == 5
 
@@ -67,12 +65,12 @@ def test_retries_begin_anew_after_progress() -> None:
 def test_what_is_final_is_not_tried_again() -> None:
     place = Place()
     with pytest.raises(ReplayError):
-        meet_until_done(place, breaking(ReplayError("another")), retries=9, notify=lambda line: None, then="")
+        Session("lab", place, retries=9).meet_until_done(breaking(ReplayError("another")), then="")
     assert place.met == 1
 
 
 def test_who_does_not_come_is_waited_for_once() -> None:
     place = Place(last=1)
     with pytest.raises(LinkError, match="nobody came"):
-        meet_until_done(place, breaking(LinkError("cut")), retries=9, notify=lambda line: None, then="")
+        Session("lab", place, retries=9).meet_until_done(breaking(LinkError("cut")), then="")
     assert place.met == 1

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from functools import partial
-from typing import Literal, assert_never, get_args
+from typing import assert_never, get_args
 
 import numpy as np
 import torch
@@ -14,10 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from splitvfl.errors import ArgumentError
-from splitvfl.learning.losses import ApproximateLogistic, Logistic, Loss
+from splitvfl.learning.losses import ApproximateLogistic, Approximation, Logistic, Loss
 from splitvfl.wording import shown
-
-Approximation = Literal["taylor", "minimax", "piecewise", "exact"]
 
 APPROXIMATIONS: tuple[Approximation, ...] = get_args(Approximation)
 
