@@ -100,7 +100,6 @@ def test_a_run_killed_at_a_random_step_and_resumed_ends_with_the_weights_of_an_u
     steps = read_summary(Path("whole")).steps
     step = random.Random(0).randrange(3, steps - 30)
 
-    # The total depends on the rounds of boosting, and this process has few.
     process = Command(["train", str(experiment), "--out", "killed"], Path.cwd())
     wait_for_checkpoint(process, Path("killed/checkpoints"), step)
     process.kill()

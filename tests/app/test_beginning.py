@@ -166,14 +166,15 @@ def test_a_run_of_an_older_version_goes_on_with_a_note(here: Path, tmp_path: Pat
         run_experiment(load_config("credit.yaml", ["train.epochs=3"]), folder, resume=True)
 
 
-def test_a_run_divided_by_labels_is_not_resumed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = Path("run/begun.json")
+def test_a_run_divided_by_labels_is_not_resumed(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = shutil.copytree("run", tmp_path / "run")
+    path = run / "begun.json"
     noted = json.loads(path.read_text())
     assert noted.pop("split_by") == "ids"
     path.write_text(json.dumps(noted))
 
     for command in (["check", "credit.yaml"], ["train", "credit.yaml", "--resume"]):
-        assert main([*command, "train.seed=3", "train.epochs=2", "--out", "run"]) == 2
+        assert main([*command, "train.seed=3", "train.epochs=2", "--out", str(run)]) == 2
         assert "This version divides by ids" in " ".join(capsys.readouterr().err.split())
 
 

@@ -156,13 +156,20 @@ def test_training_is_the_same_whoever_computes_scores_later() -> None:
 PARTIES = ("clinic", "lab", "shop")
 
 
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the halves of a run and new records, which no test changes."""
+    folder = tmp_path_factory.mktemp("halves")
+    load_breast_cancer(as_frame=True).data[100:130].to_csv(folder / "new.csv", index=False)
+    trained(folder / "model", "active")
+    return folder
+
+
 @pytest.fixture
-def halves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def halves(trained_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the halves of a run lie, with an experiment of all parties, in the folder where the test runs."""
     monkeypatch.chdir(tmp_path)
-    load_breast_cancer(as_frame=True).data[100:130].to_csv("new.csv", index=False)
-    trained(tmp_path / "model", "active")
-    return tmp_path / "model"
+    return shutil.copytree(trained_once, tmp_path, dirs_exist_ok=True) / "model"
 
 
 def network(*overrides: str) -> tuple[str, ...]:

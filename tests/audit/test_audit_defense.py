@@ -227,7 +227,7 @@ TRUE: dict[str, tuple[Callable[[], Defense], dict[str, Any], str]] = {
 @pytest.mark.parametrize("true", TRUE)
 def test_true_claims_are_not(true: str) -> None:
     make, settings, verdict = TRUE[true]
-    found = audited(make(), **settings, confidence=0.999)
+    found = audited(make(), **settings, draws=2_000, confidence=0.999)
     assert found.verdict == verdict, found
     assert not found.gaps
 

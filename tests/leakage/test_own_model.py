@@ -25,10 +25,8 @@ from splitvfl.learning.glm_losses import GammaLoss, PoissonLoss
 from splitvfl.learning.losses import SquaredError
 from splitvfl.learning.tasks import Binary, Multiclass, Regression, Task
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _few_rounds(few_rounds: None) -> None:
-    """Three rounds of boosting, which are enough to see what a line does not."""
+# Three rounds of boosting, which are enough to see what a line does not.
+pytestmark = pytest.mark.usefixtures("few_rounds")
 
 
 def records(columns: Any, labels: Any, *, codes: Tensor | None = None) -> Records:

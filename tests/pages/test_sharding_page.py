@@ -11,6 +11,7 @@ import re
 import shlex
 import sqlite3
 import unicodedata
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -59,20 +60,20 @@ def nfd(ids: list[Any]) -> list[Any]:
 
 def by_sqlite(expression: str, ids: list[Any]) -> list[int]:
     """Evaluate an expression of a page over the column ``customer``."""
-    base = sqlite3.connect(":memory:")
     sha256 = {"sha256": 1, "sha2": 2}
-    for name, arguments in sha256.items():
-        base.create_function(name, arguments, lambda text, bits=256: hashlib.sha256(text.encode()).hexdigest())
-    base.create_function("conv", 3, lambda text, one, other: str(int(text, one)) if other == 10 else None)
-    base.create_function("nfc_normalize", 1, lambda text: unicodedata.normalize("NFC", text))
-    base.create_function("from_0x", 1, lambda text: int(text, 16))
     # Types are written in each dialect's way.
     expression = re.sub(r"\(('0x'.*)\)::UBIGINT", r"from_0x(\1)", expression)
     expression = expression.replace("customer::VARCHAR", "CAST(customer AS TEXT)")
     expression = expression.replace("AS STRING", "AS TEXT").replace("AS BIGINT", "AS INTEGER")
-    base.execute("CREATE TABLE people (customer)")
-    base.executemany("INSERT INTO people VALUES (?)", [(one,) for one in ids])
-    return [number for (number,) in base.execute(f"SELECT {expression} FROM people ORDER BY rowid")]
+    with closing(sqlite3.connect(":memory:")) as base:
+        for name, arguments in sha256.items():
+            base.create_function(name, arguments, lambda text, bits=256: hashlib.sha256(text.encode()).hexdigest())
+        base.create_function("conv", 3, lambda text, one, other: str(int(text, one)) if other == 10 else None)
+        base.create_function("nfc_normalize", 1, lambda text: unicodedata.normalize("NFC", text))
+        base.create_function("from_0x", 1, lambda text: int(text, 16))
+        base.execute("CREATE TABLE people (customer)")
+        base.executemany("INSERT INTO people VALUES (?)", [(one,) for one in ids])
+        return [number for (number,) in base.execute(f"SELECT {expression} FROM people ORDER BY rowid")]
 
 
 @pytest.mark.parametrize("ids", [TEXTS, NUMBERS], ids=["text", "numbers"])
