@@ -6,8 +6,8 @@ import math
 from typing import Final, NamedTuple
 
 import numpy as np
+import scipy
 import torch
-from scipy.optimize import Bounds, LinearConstraint, milp
 from torch import Tensor
 
 from splitvfl.attacks.grouped_rows import GroupedRows, Vector
@@ -85,15 +85,15 @@ def _solved(problem: GroupedRows, predictions: Vector, time_limit: float) -> tup
     rules = np.hstack([left, -problem.equations.T])
     off = _SOLVER_TOLERANCE + problem.rounding
     eye = np.eye(groups)
-    found = milp(
+    found = scipy.optimize.milp(
         # An objective, to go by: with none the search takes up to twenty times as long.
         np.concatenate([np.ones(groups), np.zeros(groups)]),
         integrality=np.ones(2 * groups),
-        bounds=Bounds(0.0, np.concatenate([problem.counts, problem.counts])),
+        bounds=scipy.optimize.Bounds(0.0, np.concatenate([problem.counts, problem.counts])),
         constraints=[
-            LinearConstraint(rules, -off, off),
-            LinearConstraint(np.hstack([eye, -eye]), 0.0, np.inf),
-            LinearConstraint(np.concatenate([np.ones(groups), np.zeros(groups)])[None], 1.0, np.inf),
+            scipy.optimize.LinearConstraint(rules, -off, off),
+            scipy.optimize.LinearConstraint(np.hstack([eye, -eye]), 0.0, np.inf),
+            scipy.optimize.LinearConstraint(np.concatenate([np.ones(groups), np.zeros(groups)])[None], 1.0, np.inf),
         ],
         options={"time_limit": time_limit, "mip_rel_gap": _ANY_GAP},
     )

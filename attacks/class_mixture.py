@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
-from scipy.optimize import linear_sum_assignment
-from scipy.special import log_softmax
 
 from splitvfl.learning.records import RecordTable
 
@@ -40,7 +39,7 @@ class ClassFit(NamedTuple):
 
     def log_posteriors(self, rows: Floats) -> Floats:
         """Return the log probability of each cluster, ``(n, k)``."""
-        found: Floats = log_softmax(self._joint(rows), axis=1)
+        found: Floats = scipy.special.log_softmax(self._joint(rows), axis=1)
         return found
 
     def _joint(self, rows: Floats) -> Floats:
@@ -82,7 +81,7 @@ def _climbed(rows: Floats, centres: Floats) -> ClassFit:
     for _ in range(_ROUNDS):
         joint = fit._joint(rows)
         likelihood = float(np.logaddexp.reduce(joint, axis=1).mean() - 0.5 * rows.shape[1] * np.log(fit.variance))
-        posterior = np.exp(log_softmax(joint, axis=1))
+        posterior = np.exp(scipy.special.log_softmax(joint, axis=1))
         weight = posterior.sum(axis=0).clip(min=_LEAST_SHARE)
         centres = posterior.T @ rows / weight[:, None]
         apart = np.square(rows[:, None] - centres).sum(axis=2)
@@ -165,7 +164,7 @@ class RecordDirections:
         fit = fit_classes(self._means(met), self._classes)
         if before is not None:
             apart = np.square(before[:, None] - fit.centres @ self._axes.T).sum(axis=2)
-            order = linear_sum_assignment(apart)[1]
+            order = scipy.optimize.linear_sum_assignment(apart)[1]
             fit = fit._replace(centres=fit.centres[order], shares=fit.shares[order])
         self._fit = fit
 

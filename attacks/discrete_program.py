@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
 from torch import Tensor
 
@@ -101,21 +102,21 @@ class Program:
         return row
 
     def _solve(self, target: Floats, slack: Floats, ruled_out: Sequence[Floats], time_limit_s: float) -> Any:
-        from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import
-
         binaries, m = int(self._ends[-1]) - self._rest, self._m
         own = np.eye(m)
         constraints = [
-            LinearConstraint(np.hstack([self._weights, -own]), -np.inf, target + slack),
-            LinearConstraint(np.hstack([self._weights, own]), target - slack, np.inf),
-            LinearConstraint(self._one_each, 1.0, 1.0),
+            scipy.optimize.LinearConstraint(np.hstack([self._weights, -own]), -np.inf, target + slack),
+            scipy.optimize.LinearConstraint(np.hstack([self._weights, own]), target - slack, np.inf),
+            scipy.optimize.LinearConstraint(self._one_each, 1.0, 1.0),
         ]
         if ruled_out:
-            constraints.append(LinearConstraint(np.stack(ruled_out), -np.inf, len(self._alphabets) - 1.0))
-        return milp(
+            constraints.append(
+                scipy.optimize.LinearConstraint(np.stack(ruled_out), -np.inf, len(self._alphabets) - 1.0)
+            )
+        return scipy.optimize.milp(
             np.concatenate([np.zeros(self._rest + binaries), np.ones(m)]),
             integrality=np.concatenate([np.zeros(self._rest), np.ones(binaries), np.zeros(m)]),
-            bounds=Bounds(0.0, np.concatenate([np.ones(self._rest + binaries), np.full(m, np.inf)])),
+            bounds=scipy.optimize.Bounds(0.0, np.concatenate([np.ones(self._rest + binaries), np.full(m, np.inf)])),
             constraints=constraints,
             options={"time_limit": time_limit_s, "mip_rel_gap": 0.0},
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import scipy
 import torch
-from scipy.linalg import eigh
 from torch import Tensor
 
 
@@ -18,7 +18,7 @@ def leading_direction(moment: Tensor) -> Tensor:
         return last
     # One eigenvector in a third of the time of all of them.
     top = moment.shape[0] - 1
-    _, vectors = eigh(moment.numpy(), subset_by_index=[top, top])
+    _, vectors = scipy.linalg.eigh(moment.numpy(), subset_by_index=[top, top])
     return torch.from_numpy(vectors[:, 0])
 
 
@@ -33,5 +33,5 @@ def leading_directions(moment: Tensor, count: int) -> Tensor:
         last: Tensor = torch.linalg.eigh(moment).eigenvectors[:, -count:]
         return last
     size = moment.shape[0]
-    _, vectors = eigh(moment.numpy(), subset_by_index=[size - count, size - 1])
+    _, vectors = scipy.linalg.eigh(moment.numpy(), subset_by_index=[size - count, size - 1])
     return torch.from_numpy(vectors)

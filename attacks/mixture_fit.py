@@ -8,8 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize
-from scipy.special import expit
+import scipy
 
 from splitvfl.errors import ArgumentError
 
@@ -128,7 +127,7 @@ def fit_mixture(messages: LineMessages, *, start: MixtureFit | None = None) -> t
 def log_ratios(messages: LineMessages, fit: MixtureFit, variances: Vector) -> Vector:
     """Return what each message adds to the log odds of its record's label: ``−κ_t (x − κ_t (p − ½)) / v``, ``(n,)``."""
     kappa = fit.kappa * _grown(messages.step, fit)
-    ratios: Vector = -kappa * (messages.shift - kappa * (expit(logits(messages, fit)) - 0.5)) / variances
+    ratios: Vector = -kappa * (messages.shift - kappa * (scipy.special.expit(logits(messages, fit)) - 0.5)) / variances
     return ratios
 
 
@@ -263,7 +262,7 @@ class _Likelihood:
         """Go uphill from a point, at most so many rounds."""
         before, value = -math.inf, -math.inf
         for _ in range(rounds):
-            point = minimize(
+            point = scipy.optimize.minimize(
                 self._objective,
                 point,
                 args=(1.0 / variances, 0.5 * float(np.log(variances).sum())),

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
+import scipy
 import torch
 from torch import Tensor
 
@@ -102,8 +103,6 @@ def feasible_powers(A: Tensor, b: Tensor, step: Tensor, *, most: int = _MOST_LOO
 
 def _feasible_roots(A: Tensor, right: Tensor, moved: Tensor) -> tuple[float, float] | None:
     """Return the least and the largest s ≥ 0 for which ``A x + s moved = right`` has a solution in the box."""
-    from scipy.optimize import linprog  # slow to import
-
     rows = np.hstack([A.cpu().double().numpy(), moved.cpu().double().numpy()[:, None]])
     given = right.cpu().double().numpy()
     # Half-spaces, so that roundings of the right-hand side leave an inside.
@@ -112,7 +111,7 @@ def _feasible_roots(A: Tensor, right: Tensor, moved: Tensor) -> tuple[float, flo
     box = [(0.0, 1.0)] * A.shape[1] + [(0.0, None)]
     ends = []
     for sign in (1.0, -1.0):
-        solved = linprog(np.array([0.0] * A.shape[1] + [sign]), bounds=box, method="highs", **limits)
+        solved = scipy.optimize.linprog(np.array([0.0] * A.shape[1] + [sign]), bounds=box, method="highs", **limits)
         if solved.status == 3:  # nothing bounds it
             ends.append(math.inf)
             continue

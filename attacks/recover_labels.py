@@ -11,8 +11,8 @@ from typing import ClassVar
 import flint
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
-from scipy.optimize import lsq_linear
 from torch import Tensor
 
 from splitvfl.attacks.residue_solving import solve_residues
@@ -247,7 +247,7 @@ def _boxed(problem: _SumProblem) -> Iterator[Whole]:
     if len(problem.rows) * _BOX_EQUATIONS > problem.total.size:
         return
     equations, total = (problem.rows / problem.largest).T, problem.total / problem.largest
-    found = lsq_linear(equations, total, bounds=(-problem.counts, problem.counts), tol=1e-12)
+    found = scipy.optimize.lsq_linear(equations, total, bounds=(-problem.counts, problem.counts), tol=1e-12)
     yield problem.nearest(found.x)
 
 

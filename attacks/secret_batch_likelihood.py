@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
-from scipy.special import logsumexp
 from torch import Tensor
 
 from splitvfl.attacks.grouped_rows import GroupedRows, Vector
@@ -166,11 +166,11 @@ class _Sum:
             likelihoods, weights = last, np.where(fits, evidence, -np.inf)
         else:  # it has run into a contradiction: what it thought at first is at least not overdone
             likelihoods, weights = first, evidence
-        weights = (weights - logsumexp(weights))[:, None]
+        weights = (weights - scipy.special.logsumexp(weights))[:, None]
         unused, mixed = math.log1p(-used), []
         for one in likelihoods:
             bounded = np.clip(one, -_MOST_COMPUTED, _MOST_COMPUTED)
-            mixed.append(logsumexp(weights + np.logaddexp(math.log(used) + bounded, unused), axis=0))
+            mixed.append(scipy.special.logsumexp(weights + np.logaddexp(math.log(used) + bounded, unused), axis=0))
         return np.asarray(mixed[0] - mixed[1])
 
     def _propagate(

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, assert_never
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
-from scipy.sparse import coo_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components, minimum_spanning_tree
 from torch import Tensor
 
@@ -298,7 +298,9 @@ def _linked(seen: _Seen) -> tuple[Floats, npt.NDArray[np.bool_]]:
         raise ArgumentError("the other party's logits are 0 at all steps: its weight, or its feature, is")
     rows, columns, logits = seen.step[used], seen.count + seen.record[used], seen.logits[used]
     nodes = seen.count + seen.records
-    tree = minimum_spanning_tree(coo_array((1.0 / np.abs(logits), (rows, columns)), shape=(nodes, nodes)).tocsr())
+    tree = minimum_spanning_tree(
+        scipy.sparse.coo_array((1.0 / np.abs(logits), (rows, columns)), shape=(nodes, nodes)).tocsr()
+    )
     _, component = connected_components(tree, directed=False)
     largest = np.bincount(component[seen.count :]).argmax()
     inside = component[: seen.count] == largest

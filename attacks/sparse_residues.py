@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 import numpy as np
+import scipy
 import torch
-from scipy.optimize import linprog
 from torch import Tensor
 
 from splitvfl.attacks.binary_residues import binary_residues
@@ -127,7 +127,7 @@ def _lightest(equations: Vector, total: Vector, weights: Vector, limits: Vector)
     The unknowns are positive and negative parts.
     """
     ends = np.concatenate([limits, limits])
-    solved = linprog(
+    solved = scipy.optimize.linprog(
         np.concatenate([weights, weights]),
         A_eq=np.hstack([equations.T, -equations.T]),
         b_eq=total,
@@ -149,7 +149,7 @@ def _lightest_by_dual(start: Vector, free: Vector, weights: Vector, limits: Vect
     if not free.size:
         return start if bool((np.abs(start) <= limits * (1 + _TOLERANCE)).all()) else None
     beyond = np.zeros_like(limits)
-    solved = linprog(
+    solved = scipy.optimize.linprog(
         np.concatenate([-start, limits - start, limits + start]),
         A_eq=np.vstack([free, free, -free]).T,
         b_eq=np.zeros(free.shape[1]),

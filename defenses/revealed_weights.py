@@ -14,6 +14,7 @@ import math
 from typing import Literal
 
 import numpy as np
+import scipy
 import torch
 from torch import Tensor
 
@@ -178,8 +179,6 @@ def _error(A: Tensor, moved: Tensor, second_moments: Tensor, mean: Tensor, misle
 
 
 def _searched(A: Tensor, second_moments: Tensor, mean: Tensor, norm: float, misled: Misled, seed: int) -> Tensor:
-    from scipy.optimize import minimize  # slow to import
-
     def moved_by(flat: Tensor) -> Tensor:
         length: Tensor = torch.linalg.vector_norm(flat)
         return norm * (flat / length).reshape(A.shape)
@@ -197,7 +196,9 @@ def _searched(A: Tensor, second_moments: Tensor, mean: Tensor, norm: float, misl
     starts = [-torch.outer(left[:, -1], right[-1]), torch.outer(left[:, -1], right[-1]), *drawn]
     best, found = math.inf, starts[0]
     for start in starts:
-        solved = minimize(objective, start.flatten().numpy(), jac=True, method="L-BFGS-B", options={"maxiter": 500})
+        solved = scipy.optimize.minimize(
+            objective, start.flatten().numpy(), jac=True, method="L-BFGS-B", options={"maxiter": 500}
+        )
         if solved.fun < best:
             best, found = solved.fun, torch.from_numpy(solved.x.copy())
     return moved_by(found.flatten())

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
 from torch import Tensor
 
@@ -497,8 +498,6 @@ def class_aucs(scores: Array, labels: npt.NDArray[np.int64], classes: int) -> np
     Returns:
         ``(m, k)``; NaN in the columns of classes that no record, or every record, has.
     """
-    from scipy.stats import rankdata  # slow to import, and not needed for two classes
-
     members = np.zeros((labels.size, classes))
     members[np.arange(labels.size), labels] = 1.0
     inside = members.sum(axis=0)
@@ -506,7 +505,7 @@ def class_aucs(scores: Array, labels: npt.NDArray[np.int64], classes: int) -> np
     if labels.size == 0:
         return np.full((scores.shape[1], classes), math.nan)
     # The sum of midranks is that of records below or level, within the class too: Mann and Whitney.
-    above = rankdata(scores, axis=0).T @ members - inside * (inside + 1.0) / 2.0
+    above = scipy.stats.rankdata(scores, axis=0).T @ members - inside * (inside + 1.0) / 2.0
     found: npt.NDArray[np.float64] = np.divide(above, pairs, out=np.full(above.shape, math.nan), where=pairs > 0)
     return found
 
@@ -633,15 +632,13 @@ def scores_and_numbers(scores: Tensor, labels: Tensor) -> tuple[npt.NDArray[np.f
 
 def rank_concordance(scores: Array, labels: Array) -> float:
     """Return :func:`concordance` of arrays that are checked."""
-    from scipy.stats import kendalltau  # slow to import, and not needed for classes
-
     if labels.size < 2 or labels.min() == labels.max():
         return math.nan
     # Kendall's τ_b is (C − D) / √(pairs with other scores · pairs with other labels).
     other_scores, other_labels = (pairs_apart(part) for part in (scores, labels))
     if other_scores == 0:
         return 0.5
-    balance = kendalltau(scores, labels).statistic * math.sqrt(other_scores) * math.sqrt(other_labels)
+    balance = scipy.stats.kendalltau(scores, labels).statistic * math.sqrt(other_scores) * math.sqrt(other_labels)
     return float(np.clip(0.5 + 0.5 * balance / other_labels, 0.0, 1.0))
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from pydantic_core import ErrorDetails
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 LONGEST_VALUE = 60
 

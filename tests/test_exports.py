@@ -94,11 +94,3 @@ def test_every_name_that_is_shown_is_there_in_a_fresh_interpreter() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent, check=False)
 
     assert done.returncode == 0
-
-
-def test_importing_the_package_does_not_import_torch() -> None:
-    code = "import sys, splitvfl; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
-
-    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent, check=False)
-
-    assert done.returncode == 0

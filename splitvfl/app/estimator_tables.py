@@ -11,9 +11,9 @@ from typing import Any, Final, TypeGuard
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import scipy
 import torch
 from pydantic import ValidationError
-from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length, validate_data
 from torch import Tensor
@@ -22,14 +22,14 @@ from splitvfl.app.transforms import transform_for
 from splitvfl.config.sections import TransformConfig
 from splitvfl.data.arrow_table import as_arrow
 from splitvfl.data.cell_format import Origin
-from splitvfl.data.columns import PartyData, Records
+from splitvfl.data.columns import DEEPER, PartyData, Records
 from splitvfl.data.doubts import DoubtWarning, doubts_of, in_words
 from splitvfl.data.drift import ColumnDrift
 from splitvfl.data.encoding import Encoded, FittedEncoding
 from splitvfl.data.labels import Labels
 from splitvfl.data.load import as_written, check_input, fit, party_of, records_of
 from splitvfl.data.partition import REST
-from splitvfl.data.plain_columns import DEEPER, list_groups
+from splitvfl.data.plain_columns import list_groups
 from splitvfl.data.same_order import RESET, index_against
 from splitvfl.data.schema import Role
 from splitvfl.data.spec import PartyClaim, TableSpec, check_parties
@@ -180,7 +180,7 @@ def table_of(estimator: BaseEstimator, given: Any, *, fitted: FittedColumns | No
     """
     reset = fitted is None
     # A matrix of scipy's may be a mapping too.
-    frame = as_arrow(given, called=SOURCE) if isinstance(given, Mapping) and not issparse(given) else given
+    frame = as_arrow(given, called=SOURCE) if isinstance(given, Mapping) and not scipy.sparse.issparse(given) else given
     if is_frame(frame):
         validate_data(estimator, frame, reset=reset, skip_check_array=True)
         table = as_arrow(frame, called=SOURCE)
@@ -202,7 +202,7 @@ def table_of(estimator: BaseEstimator, given: Any, *, fitted: FittedColumns | No
 
 def _may_hold_text(values: Any) -> bool:
     """Return whether an array can have text in one column and numbers in another; a list of lists can."""
-    return not issparse(values) and getattr(getattr(values, "dtype", None), "kind", "O") == "O"
+    return not scipy.sparse.issparse(values) and getattr(getattr(values, "dtype", None), "kind", "O") == "O"
 
 
 def _typed(column: npt.NDArray[Any], name: str) -> pa.Array:

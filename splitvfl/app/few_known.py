@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from scipy import stats
+import scipy
 
 from splitvfl.hooks import Attack, hook_name, known_share_of, reads_activations
 from splitvfl.leakage.column_reading import FEWEST
@@ -28,7 +28,9 @@ def said_of_few_known(attacks: Iterable[Attack], *, records: int, batch_size: in
             continue
         share, name = known_share_of(attack), hook_name(attack)
         known = round(share * records)
-        left_out = 1.0 if min(known, batch_size) < FEWEST else float(stats.binom.cdf(FEWEST - 1, batch_size, share))
+        left_out = (
+            1.0 if min(known, batch_size) < FEWEST else float(scipy.stats.binom.cdf(FEWEST - 1, batch_size, share))
+        )
         if left_out > _TOLD_FROM:
             yield (
                 f"{name} knows {counted(known, 'record')} of {records:,}; of messages of {batch_size:,} about "

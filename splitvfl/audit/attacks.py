@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 from splitvfl.audit.ceilings import Ceiling
 from splitvfl.errors import ArgumentError
@@ -64,10 +65,8 @@ def figure_of(values: Iterable[float | None], *, confidence: float) -> Figure | 
     mean = math.fsum(known) / len(known)
     if len(known) < 3:
         return Figure(mean, None, None, len(known))
-    from scipy import stats  # slow to import
-
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / (len(known) - 1))
-    quantile = float(stats.t.ppf(0.5 + confidence / 2.0, len(known) - 1))
+    quantile = float(scipy.stats.t.ppf(0.5 + confidence / 2.0, len(known) - 1))
     half = quantile * deviation / math.sqrt(len(known))
     return Figure(mean, max(0.0, mean - half), min(1.0, mean + half), len(known))
 

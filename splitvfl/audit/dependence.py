@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+import scipy
 
 Array = npt.NDArray[np.float64]
 
@@ -29,7 +29,7 @@ def ranks_of(batches: Array) -> Array:
     """
     columns = batches[:, :, :: -(-batches.shape[2] // _COLUMNS)]
     seen = np.concatenate([columns, np.abs(columns - np.median(columns, axis=(0, 1)))], axis=2)
-    ranks = stats.rankdata(seen.reshape(-1, seen.shape[2]), axis=0).reshape(seen.shape)
+    ranks = scipy.stats.rankdata(seen.reshape(-1, seen.shape[2]), axis=0).reshape(seen.shape)
     found: Array = (ranks - ranks.mean(axis=(0, 1))) / (len(batches) * batches.shape[1])
     return found
 
@@ -50,7 +50,7 @@ def batches_differ(batches: Array, ranks: Array) -> bool:
     if not by_rank.size:
         return False
     least = min(by_rank.min(), by_value.min())
-    chances = stats.chi2.sf(by_rank.max(), len(batches) - 1), stats.chi2.cdf(least, len(batches) - 1)
+    chances = scipy.stats.chi2.sf(by_rank.max(), len(batches) - 1), scipy.stats.chi2.cdf(least, len(batches) - 1)
     return bool(2 * min(chances) * (by_rank.size + by_value.size) < _BY_CHANCE)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
-from splitvfl.data.plain_columns import DEEPER, plain_table
+from splitvfl.data.columns import DEEPER
+from splitvfl.data.plain_columns import plain_table
 from splitvfl.errors import ArgumentError, DataError
 
 _KINDS = (

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from splitvfl.data.id_rules import ID_RULE, RuleVersion
-from splitvfl.data.plain_columns import DEEPER
 from splitvfl.data.transform import Transform
 from splitvfl.errors import ArgumentError, DataError
 
@@ -23,6 +22,9 @@ TaskName = Literal["binary", "multiclass", "regression"]
 
 # As .npy files name them: the types in which labels are kept.
 LABEL_DTYPES: Mapping[TaskName, str] = {"binary": "<f4", "multiclass": "<i8", "regression": "<f4"}
+
+DEEPER = "expected (n, features), got {} dimensions: flatten it and begin the bottom with nn.Unflatten"
+"""What is said of arrays of more than two dimensions."""
 
 
 class Columns(NamedTuple):

@@ -32,6 +32,7 @@ from typing import Final, Literal
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 from splitvfl.errors import ArgumentError, DataError, DriftError
 
@@ -352,8 +353,6 @@ def stability_index(counts: Counts, profile: Profile, *, chance: float = _CHANCE
     >>> round(index, 1), round(by_chance, 2)
     (6.2, 0.1)
     """
-    from scipy.special import chdtri  # slow to import, and needed for new records only
-
     sample, rows = sum(profile.counts) + (profile.gaps or 0), counts.rows - counts.unknown
     if not profile.counts or not rows:
         return None, 0.0
@@ -365,7 +364,7 @@ def stability_index(counts: Counts, profile: Profile, *, chance: float = _CHANCE
     before, now = before[used] + 0.5, now[used] + 0.5
     p, q = before / before.sum(), now / now.sum()
     degrees = int(used.sum()) - 1
-    by_chance = float(chdtri(degrees, chance / _TAIL)) * (1 / sample + 1 / rows) if degrees else 0.0
+    by_chance = float(scipy.special.chdtri(degrees, chance / _TAIL)) * (1 / sample + 1 / rows) if degrees else 0.0
     return float(np.sum((q - p) * np.log(q / p))), by_chance
 
 
@@ -413,8 +412,6 @@ def _is_unknown_by_chance(unknown: int, rows: int, profile: Profile, chance: flo
     mean. So are the product over categories, and the mean over bets. It is above ``1/α`` in fewer than ``α`` cases
     (Markov).
     """
-    from scipy.special import betainc  # slow to import, and needed for new records only
-
     if not unknown:
         return True
     records, categories = np.array(profile.listed or ((profile.cut + 1, 0),), float).T
@@ -422,7 +419,7 @@ def _is_unknown_by_chance(unknown: int, rows: int, profile: Profile, chance: flo
     worth = [
         unknown * math.log1p(bet * (profile.rows - (profile.gaps or 0)) / rows)
         + profile.unlisted * math.log1p(-bet)
-        + float(np.dot(categories, np.log(betainc(cut + 1, records - cut, 1 - bet))))
+        + float(np.dot(categories, np.log(scipy.special.betainc(cut + 1, records - cut, 1 - bet))))
         for bet in _BETS
     ]
     return float(np.logaddexp.reduce(worth)) - math.log(len(_BETS)) < -math.log(chance)

@@ -21,12 +21,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from splitvfl.data.columns import DEEPER
 from splitvfl.data.tables import LIST, REFUSED, neither
 
 _CATEGORIES, _LENGTH = b"splitvfl.categories", b"splitvfl.length"
-
-DEEPER = "expected (n, features), got {} dimensions: flatten it and begin the bottom with nn.Unflatten"
-"""What is said of arrays of more than two dimensions."""
 
 
 @dataclass(frozen=True)

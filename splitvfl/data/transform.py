@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
 from torch import Tensor
 
@@ -303,10 +304,8 @@ def best_rotation(known: Tensor, second_moments: Tensor) -> Rotation:
 
 
 def _normal(count: int, seed: int | None) -> npt.NDArray[np.float64]:
-    from scipy.special import ndtri  # slow to import, and needed by few
-
     uniform = ((_words(count, seed) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    found: npt.NDArray[np.float64] = ndtri(uniform)
+    found: npt.NDArray[np.float64] = scipy.special.ndtri(uniform)
     return found
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
 from torch import Tensor
 
@@ -150,13 +151,11 @@ class SecretBatch:
             size: Records of the batch.
             columns: The largest number of columns of a passive party.
         """
-        from scipy.stats import binom  # slow to import, and needed for this exchange only
-
         ones = self.ones(size)
         used = np.arange(1, ones + 1)
-        others = binom(size - ones, 1 - self.kept)
+        others = scipy.stats.binom(size - ones, 1 - self.kept)
         within = np.clip(others.cdf(size - 1 - used) - others.cdf(columns - used), 0, 1)
-        return float(binom(ones, self.kept).pmf(used) @ within)
+        return float(scipy.stats.binom(ones, self.kept).pmf(used) @ within)
 
     def is_likely(self, size: int, columns: int) -> bool:
         """Return whether no more than half of the draws fail."""

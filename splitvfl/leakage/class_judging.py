@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
-from scipy.optimize import linear_sum_assignment
-from scipy.special import log_softmax
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError
@@ -131,7 +130,7 @@ class ClassKeeper(Keeper):
 
     def _judge(self, values: Floats, classes: Classes, scored: Flags) -> float:
         if self._raw and values.size:
-            values = log_softmax(values, axis=1)
+            values = scipy.special.log_softmax(values, axis=1)
         self._count(classes.size, int(np.count_nonzero(scored)))
         auc = self._aucs.add(values[scored], classes[scored])
         if self._tied is not None:
@@ -159,7 +158,7 @@ class ClassKeeper(Keeper):
 
     def _of_sums(self, sums: Floats, classes: Classes) -> tuple[_Reading, Floats]:
         """Return what sums tell, and the sums as posteriors where they are log likelihoods."""
-        values = log_softmax(sums, axis=1) if self._raw and sums.size else sums
+        values = scipy.special.log_softmax(sums, axis=1) if self._raw and sums.size else sums
         return read(values, classes, self.class_count, clusters=self._clusters), values
 
     def canary_leak(self, *, level: float = 0.95) -> CanaryLeak | None:
@@ -236,7 +235,7 @@ class _Reading:
             return
         self.names = np.arange(classes)
         if clusters:
-            rows, found = linear_sum_assignment(np.nan_to_num(matrix, nan=0.5), maximize=True)
+            rows, found = scipy.optimize.linear_sum_assignment(np.nan_to_num(matrix, nan=0.5), maximize=True)
             self.names = rows[np.argsort(found)]
         self.turned = np.zeros(classes, np.bool_)
         self.auc = mean_known(matrix[self.names, np.arange(classes)])

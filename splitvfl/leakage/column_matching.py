@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import scipy
 import torch
 from torch import Tensor
 
@@ -32,12 +33,10 @@ def best_order(estimate: Tensor, truth: Tensor) -> Tensor:
         raise ArgumentError(f"expected estimate and truth (n, d), got {tuple(estimate.shape)}, {tuple(truth.shape)}")
     if not bool(torch.isfinite(estimate).all() and torch.isfinite(truth).all()):
         raise ArgumentError("estimate or truth holds NaN or infinite values")
-    from scipy.optimize import linear_sum_assignment  # slow to import
-
     guessed, true = estimate.double().to(truth.device), truth.double()
     # Of squares; all of a product's scale, so that roundings are of 1e-16 of it.
     costs = true.square().sum(dim=0).unsqueeze(1) + guessed.square().sum(dim=0) - 2 * (true.T @ guessed)
-    _, chosen = linear_sum_assignment(costs.cpu().numpy())
+    _, chosen = scipy.optimize.linear_sum_assignment(costs.cpu().numpy())
     return torch.from_numpy(chosen).to(truth.device)
 
 

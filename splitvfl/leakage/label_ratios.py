@@ -8,12 +8,13 @@ the label: noise counts against J, whatever the distance between the classes' me
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
-from scipy.special import expit, gammaln
 from torch import Tensor
 
 from splitvfl.leakage.state import Stateful
@@ -47,7 +48,13 @@ _LEAST_SQUARE, _LEAST_SHARE = 1e-18, 1e-12
 _EXPONENTS = np.linspace(0.6, 8.0, 149)
 _GAUSSIAN = 28
 _LEAST_ENERGY = 1e-4
-_DISTANCES = np.exp(gammaln(2.0 / _EXPONENTS) - 0.5 * (gammaln(1.0 / _EXPONENTS) + gammaln(3.0 / _EXPONENTS)))
+
+
+@cache
+def _distances() -> Floats:
+    gammaln = scipy.special.gammaln
+    found: Floats = np.exp(gammaln(2.0 / _EXPONENTS) - 0.5 * (gammaln(1.0 / _EXPONENTS) + gammaln(3.0 / _EXPONENTS)))
+    return found
 
 
 class Messages(NamedTuple):
@@ -167,7 +174,7 @@ class LabelRatios(Stateful):
         self._shift = _ClassFits(_MEANS_DECAY)
         self._energy = _Marking()
         self._scale = np.zeros(2)  # sum of squares, and rows
-        self._distance = np.array([_PRIOR_ROWS * _DISTANCES[_GAUSSIAN], _PRIOR_ROWS, _PRIOR_ROWS])
+        self._distance = np.array([_PRIOR_ROWS * _distances()[_GAUSSIAN], _PRIOR_ROWS, _PRIOR_ROWS])
         self._silent = np.zeros((2, 2))  # by label, of silent rows and of all
 
     @property
@@ -250,7 +257,7 @@ class LabelRatios(Stateful):
         noise = usual
         for _ in range(2):
             odds = prior - 0.5 * (squares[:, 1] - squares[:, 0]) / max(noise, least**2)
-            posterior = expit(odds)
+            posterior = scipy.special.expit(odds)
             found = posterior * squares[:, 1] + (1.0 - posterior) * squares[:, 0]
             noise = (_SCALE_ROWS * usual + found.sum()) / (_SCALE_ROWS + found.size)
         return max(math.sqrt(noise), least)
@@ -258,7 +265,7 @@ class LabelRatios(Stateful):
     def _exponent(self) -> float:
         distance, square, rows = self._distance
         ratio = distance / math.sqrt(max(square * rows, 1e-300))
-        return float(np.interp(ratio, _DISTANCES, _EXPONENTS))
+        return float(np.interp(ratio, _distances(), _EXPONENTS))
 
 
 class _Residuals(NamedTuple):
@@ -269,7 +276,7 @@ class _Residuals(NamedTuple):
 
     def log_densities(self, exponent: float = 2.0) -> Floats:
         """Return those of generalised Gaussians of this exponent, ``(n, 2)``, up to what both labels have."""
-        width = math.exp(0.5 * (gammaln(1.0 / exponent) - gammaln(3.0 / exponent)))
+        width = math.exp(0.5 * (scipy.special.gammaln(1.0 / exponent) - scipy.special.gammaln(3.0 / exponent)))
         found: Floats = -(np.abs(self.values / width) ** exponent) - 0.5 * np.log(self.variances)
         return found
 

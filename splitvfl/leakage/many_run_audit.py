@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
-from scipy.optimize import minimize
-from scipy.special import log_softmax
 
 from splitvfl.errors import DataError
 from splitvfl.leakage.drawing import FOLDS, drawn
@@ -119,7 +118,7 @@ class ClassesHistory(ManyHistory):
         told, mean, seen = self._sums(slots)
         # Sums are what counts where they are small, and mean no more than "certainly" where they are large; of answers
         # that a label defense remembers, and so repeats, it is their mean that counts.
-        summed = log_softmax(told, axis=1)
+        summed = scipy.special.log_softmax(told, axis=1)
         parts = np.stack(
             [predicted, mean, np.maximum(summed, -_NEAR), np.maximum(summed, -MOST_NATS), told / seen], axis=2
         )
@@ -173,7 +172,9 @@ def _fitted(parts: Floats, whole: Floats, truth: Classes) -> Callable[[Floats, F
     penalty[-1] = 0.0
 
     def log_shares(values: Floats, scaled: Floats, beside: Floats) -> Floats:
-        found: Floats = log_softmax(scaled @ values[:count] + beside @ values[count:].reshape(-1, classes), axis=1)
+        found: Floats = scipy.special.log_softmax(
+            scaled @ values[:count] + beside @ values[count:].reshape(-1, classes), axis=1
+        )
         return found
 
     def loss(values: Floats) -> tuple[float, Floats]:
@@ -184,7 +185,7 @@ def _fitted(parts: Floats, whole: Floats, truth: Classes) -> Callable[[Floats, F
         return float(0.5 * kept @ kept - (members * logits).sum()), slopes
 
     start = np.zeros(count + penalty.size)
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 200}).x
+    found = scipy.optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 200}).x
     return lambda parts, whole: log_shares(found, parts / unit, standard(whole))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-from scipy.special import bdtr, bdtrc
+import scipy
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError
@@ -160,8 +160,8 @@ def _ranks(count: int, share: float) -> tuple[int, int]:
     """
     numbers = np.arange(count + 1)
     # The m-th largest is less where fewer than m draws exceed or reach that point, and more where m or more exceed it.
-    strict = int((bdtr(numbers, count, share) <= _EACH).sum())
-    return strict, int((bdtrc(numbers, count, share) > _EACH).sum()) + 1
+    strict = int((scipy.special.bdtr(numbers, count, share) <= _EACH).sum())
+    return strict, int((scipy.special.bdtrc(numbers, count, share) > _EACH).sum()) + 1
 
 
 def _found(members: Tensor, threshold: Tensor) -> tuple[float, float]:

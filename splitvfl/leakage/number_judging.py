@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
 from torch import Tensor
 
@@ -129,13 +130,11 @@ class NumberKeeper(Keeper):
 
 def spearman(scores: Floats, numbers: Floats) -> float:
     """Return the correlation of midranks; 0 where all scores are equal, NaN where all numbers are."""
-    from scipy.stats import rankdata  # slow to import, and not needed for two classes
-
     if numbers.size < 2 or np.ptp(numbers) == 0.0:
         return math.nan
     if np.ptp(scores) == 0.0:
         return 0.0
-    return float(np.corrcoef(rankdata(scores), rankdata(numbers))[0, 1])
+    return float(np.corrcoef(scipy.stats.rankdata(scores), scipy.stats.rankdata(numbers))[0, 1])
 
 
 def held_out_concordance(scores: Floats, numbers: Floats, folds: npt.NDArray[np.int64]) -> float:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
-from scipy.special import logit
 from sklearn.decomposition import PCA
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
@@ -214,7 +214,7 @@ def predicting(matrix: Matrix, truth: npt.NDArray[np.int64], *, fields: int, see
         found = {}
         for name, model in classifiers(seed).items():
             probabilities = model.fit(inputs, truth[fitted]).predict_proba(others)[:, 1]
-            found[name] = logit(np.clip(probabilities, _LEAST_PROBABILITY, 1.0 - _LEAST_PROBABILITY))
+            found[name] = scipy.special.logit(np.clip(probabilities, _LEAST_PROBABILITY, 1.0 - _LEAST_PROBABILITY))
         return found
 
     return predict

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
-from scipy.special import expit
 from torch import Tensor
 
 from splitvfl.errors import DataError
@@ -348,7 +348,7 @@ def _logistic(design: Floats, truth: Floats, *, start: Floats | None) -> Floats:
     weights = np.zeros(design.shape[1]) if start is None else start
     value = _loss(design, truth, weights, penalty)
     for _ in range(_MOST_NEWTON):
-        share = expit(design @ weights)
+        share = scipy.special.expit(design @ weights)
         slope = design.T @ (share - truth) + penalty * weights
         curve = (design * (share * (1.0 - share))[:, None]).T @ design + np.diag(penalty)
         step = np.linalg.solve(curve, slope)

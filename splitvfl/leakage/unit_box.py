@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 import torch
 from torch import Tensor
 
@@ -193,12 +194,10 @@ def _apart(A: Tensor, b: Tensor, slack: Tensor, weights: Tensor) -> Tensor:
 
 def _has_no_point(A: Tensor, b: Tensor, slack: Tensor) -> bool:
     """Return whether all points miss the equations of one prediction; a linear program says by how much at least."""
-    from scipy.optimize import linprog  # slow to import, and needed for few
-
     rows, low, high = A.cpu().numpy(), (b - slack).cpu().numpy(), (b + slack).cpu().numpy()
     sizes = np.linalg.norm(rows, axis=1, keepdims=True)
     limits = np.vstack([np.hstack([rows, -sizes]), np.hstack([-rows, -sizes])])
     costs = np.eye(rows.shape[1] + 1)[-1]
     box = [(0.0, 1.0)] * rows.shape[1] + [(0.0, None)]
-    solved = linprog(costs, A_ub=limits, b_ub=np.concatenate([high, -low]), bounds=box, method="highs")
+    solved = scipy.optimize.linprog(costs, A_ub=limits, b_ub=np.concatenate([high, -low]), bounds=box, method="highs")
     return not (solved.status == 0 and solved.fun <= _PROGRAM_WITHIN)

@@ -33,9 +33,6 @@ from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import AES
-from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from splitvfl.errors import ArgumentError, PrivacyError, count, positive
 from splitvfl.system.forks import forks
@@ -107,6 +104,11 @@ class Keystream:
 
     def words(self, number: int) -> Words:
         """Return so many words of 64 bits; the position moves on by whole blocks of two."""
+        # Slow to import, and needed for calculated noise only.
+        from cryptography.hazmat.primitives.ciphers import Cipher
+        from cryptography.hazmat.primitives.ciphers.algorithms import AES
+        from cryptography.hazmat.primitives.ciphers.modes import CTR
+
         self._leave_to_the_parent()
         blocks = -(-number * 8 // _BLOCK_BYTES)
         start = self.position.to_bytes(_BLOCK_BYTES, "big")

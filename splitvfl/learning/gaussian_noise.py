@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.integrate import quad
-from scipy.special import erfcx, log_ndtr
+import scipy
 
 from splitvfl.errors import ArgumentError, positive, probability
 
@@ -120,7 +119,7 @@ def log_gaussian_delta(ratio: float, epsilon: float) -> float:
         return -math.inf
     log_density = -0.5 * (shift - half) ** 2 - _LOG_ROOT_TWO_PI
     if half > shift:
-        log_first = float(log_ndtr(half - shift))
+        log_first = float(scipy.special.log_ndtr(half - shift))
         kept = -math.expm1(log_density + math.log(_mills(half + shift)) - log_first)
     else:
         # The density, whose logarithm has few digits after its point, is in both and left out of the difference.
@@ -134,7 +133,7 @@ def log_gaussian_delta(ratio: float, epsilon: float) -> float:
 
 def _mills(x: float) -> float:
     """Return Mills' ratio ``Φ(−x) / φ(x)`` for x ≥ 0."""
-    return math.sqrt(math.pi / 2.0) * float(erfcx(x / _ROOT_TWO))
+    return math.sqrt(math.pi / 2.0) * float(scipy.special.erfcx(x / _ROOT_TWO))
 
 
 def _tail_integral(half: float, shift: float) -> float:
@@ -145,5 +144,5 @@ def _tail_integral(half: float, shift: float) -> float:
         t = u * width
         return float(2.0 * np.sinh(half * t) * np.exp(-shift * t - 0.5 * t * t))
 
-    value, _ = quad(integrand, 0.0, 50.0, epsabs=0.0, epsrel=1e-12, limit=200)
+    value, _ = scipy.integrate.quad(integrand, 0.0, 50.0, epsabs=0.0, epsrel=1e-12, limit=200)
     return float(value) * width

@@ -7,7 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betaincinv
+import scipy
 
 from splitvfl.errors import ArgumentError, count, probability
 
@@ -35,8 +35,8 @@ def share_bounds(hits: npt.ArrayLike, draws: int, *, lower_alpha: float, upper_a
         raise ArgumentError(f"hits must be whole numbers from 0 to {n}, the number of draws, got {hits!r}")
     below, above = probability("lower_alpha", lower_alpha), probability("upper_alpha", upper_alpha)
     # At the ends the other parameter would be 0, where the distribution is a point.
-    low = np.where(k == 0, 0.0, betaincinv(np.maximum(k, 1.0), n - k + 1.0, below))
-    high = np.where(k == n, 1.0, betaincinv(k + 1.0, np.maximum(n - k, 1.0), 1.0 - above))
+    low = np.where(k == 0, 0.0, scipy.special.betaincinv(np.maximum(k, 1.0), n - k + 1.0, below))
+    high = np.where(k == n, 1.0, scipy.special.betaincinv(k + 1.0, np.maximum(n - k, 1.0), 1.0 - above))
     return low, high
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from scipy.special import gammaln
+import scipy
 
 from splitvfl.errors import ArgumentError, count, positive, probability
 from splitvfl.privacy import loss_distributions
@@ -60,7 +60,9 @@ def k_fold_delta(epsilon: float, times: int, total: float) -> float:
     flipped = np.arange(k // 2 + 1, dtype=np.float64)  # with more, the answers speak for the other world
     beyond = (k - 2.0 * flipped) * loss - total
     flipped, beyond = flipped[beyond > 0], beyond[beyond > 0]
-    logs = gammaln(k + 1.0) - gammaln(flipped + 1.0) - gammaln(k - flipped + 1.0)
+    logs = (
+        scipy.special.gammaln(k + 1.0) - scipy.special.gammaln(flipped + 1.0) - scipy.special.gammaln(k - flipped + 1.0)
+    )
     logs += (k - flipped) * loss - k * float(np.logaddexp(0.0, loss))
     return min(1.0, math.fsum(np.exp(logs) * -np.expm1(-beyond)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-from scipy.special import log_ndtr
+import scipy
 
 from splitvfl.errors import ArgumentError, positive, probability
 from splitvfl.learning.gaussian_noise import gaussian_delta, gaussian_sigma, log_gaussian_delta
@@ -122,7 +122,7 @@ def gaussian_mu_epsilon(mu: float, delta: float) -> float:
     for _ in range(_MOST_STEPS):
         there = log_gaussian_delta(mu, found)
         # The slope of δ is −e^ε Φ(−μ/2 − ε/μ).
-        falls = found + float(log_ndtr(-mu / 2.0 - found / mu)) - there
+        falls = found + float(scipy.special.log_ndtr(-mu / 2.0 - found / mu)) - there
         nearer = found + (there - target) * math.exp(-falls)
         if not 0.0 < nearer < found * (1.0 - 1e-12):
             break

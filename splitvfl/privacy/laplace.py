@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
+import scipy
 
 from splitvfl.errors import ArgumentError, count, number, positive
 
@@ -255,7 +255,7 @@ def _largest_nominal(target: float, inner: float, outer: float) -> Iterator[floa
         low -= 1.0
     while beyond(high) <= 0.0:
         high += 1.0
-    root = float(brentq(beyond, low, high, xtol=1e-12))
+    root = float(scipy.optimize.brentq(beyond, low, high, xtol=1e-12))
     yield next(math.exp(root - back) for back in (0.0, 1e-11, 1e-9, 1e-6) if beyond(root - back) <= 0.0)
 
 

@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.signal import lfilter
+import scipy
 
 from splitvfl.errors import ArgumentError, count, from_zero, number, positive
 
@@ -386,7 +386,7 @@ def _one_epoch(epoch: _Epoch, factors: _Floats) -> _EpochTerms:
     weights, pushes = factors * epoch.weights[:length], epoch.pushes[:length]
     powers = a ** np.arange(length + 1)
     # later[p] = Σ_{t>p} weights[t] a^(2 (t − 1 − p)), from the last place to the first.
-    later = lfilter([1.0], [1.0, -(a**2)], np.append(weights[1:], 0.0)[::-1])[::-1]
+    later = scipy.signal.lfilter([1.0], [1.0, -(a**2)], np.append(weights[1:], 0.0)[::-1])[::-1]
     slopes = 2.0 * pushes * powers[1:] * later + 2.0 * factors * epoch.step * epoch.slope * powers[:-1]
     constants = pushes**2 * later + factors * epoch.step**2
     return float(weights @ powers[:-1] ** 2), float(powers[-1]), slopes, constants, pushes * powers[:-1][::-1]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from scipy.special import ndtri
+import scipy
 
 from splitvfl.errors import ArgumentError
 from splitvfl.wording import shown
@@ -102,7 +102,7 @@ def initial_margin(tau: float, radius: float, records: int, probability: float) 
     if records < 1 or not 0 < probability < 1:
         raise ArgumentError(f"expected at least 1 record and a probability in (0, 1), got {records} and {probability}")
     # The lower tail: 1 − p would round to 1 for small p.
-    return tau * radius * -float(ndtri(probability / (2 * records)))
+    return tau * radius * -float(scipy.special.ndtri(probability / (2 * records)))
 
 
 def _check(**positive: float) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import scipy
+
 from splitvfl.config.registry import built_in
 from splitvfl.errors import printable
 from splitvfl.leakage.after_training import AfterTraining
@@ -75,10 +77,8 @@ def estimate(values: Iterable[float | None]) -> Estimate | None:
         return Estimate(mean, None, 1)
     if len(known) == 2:
         return Estimate(mean, abs(known[0] - known[1]) / 2, 2)
-    from scipy import stats  # slow to import, and not needed for single runs
-
     variance = math.fsum((value - mean) ** 2 for value in known) / (len(known) - 1)
-    quantile = float(stats.t.ppf(0.5 + _CONFIDENCE / 2, len(known) - 1))
+    quantile = float(scipy.stats.t.ppf(0.5 + _CONFIDENCE / 2, len(known) - 1))
     return Estimate(mean, quantile * math.sqrt(variance / len(known)), len(known))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 import torch
 from torch import Tensor
 
@@ -147,8 +148,6 @@ def interval(value: float, draws: Sequence[float], *, units: int) -> Figure:
 
 
 def _tail(units: int) -> float:
-    from scipy import stats  # slow to import, and not needed to train
-
     if units < 2:
         return 0.0
-    return float(stats.norm.cdf(-math.sqrt(units / (units - 1)) * stats.t.ppf(0.975, units - 1)))
+    return float(scipy.stats.norm.cdf(-math.sqrt(units / (units - 1)) * scipy.stats.t.ppf(0.975, units - 1)))

@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 
 import numpy as np
 import pytest
+import scipy
 import torch
-from scipy.optimize import OptimizeResult
 from torch import Tensor
 
 from splitvfl.attacks import binary_residues
@@ -108,9 +107,9 @@ def test_a_record_that_is_not_used_is_not_positive_either() -> None:
 def test_an_answer_that_does_not_give_the_sum_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     features, predictions, _, total = batch(7, 3, 4)
 
-    def wrong(objective: np.ndarray, **_: object) -> OptimizeResult:
-        return OptimizeResult(x=np.ones(objective.size), status=0)
+    def wrong(objective: np.ndarray, **_: object) -> scipy.optimize.OptimizeResult:
+        return scipy.optimize.OptimizeResult(x=np.ones(objective.size), status=0)
 
-    monkeypatch.setattr(sys.modules["splitvfl.attacks.binary_residues"], "milp", wrong)
+    monkeypatch.setattr(scipy.optimize, "milp", wrong)
 
     assert binary_residues(features, total, predictions) == (None, True)

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
+import scipy
 
 from splitvfl.errors import probability
 from splitvfl.learning.odds import Vector, share_bounds
@@ -88,7 +88,7 @@ def deltas(low: Vector, high: Vector, epsilon: float) -> Vector:
 
 def mus(low: Vector, high: Vector) -> Vector:
     """Return the μ that P(S) ≥ low and Q(S) ≤ high prove; minus infinity: none."""
-    found: Vector = np.where((low > 0.0) & (high < 1.0), ndtri(low) - ndtri(high), -np.inf)
+    found: Vector = np.where((low > 0.0) & (high < 1.0), scipy.special.ndtri(low) - scipy.special.ndtri(high), -np.inf)
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.stats import binom
+import scipy
 
 from splitvfl.errors import ArgumentError, count, probability
 
@@ -41,11 +41,11 @@ def one_run_refutes(
         raise ArgumentError(f"delta must be at least 0 and below 1, got {delta!r}")
     alpha = 1.0 - probability("confidence", confidence)
     success = 1.0 / (1.0 + math.exp(-min(epsilon, _LARGEST)))
-    tail = float(binom.sf(right - 1, r, success))
+    tail = float(scipy.stats.binom.sf(right - 1, r, success))
     if delta == 0.0 or right == 0:
         return tail <= alpha
     # P[v − i ≤ Bin ≤ v − 1] for i = 1 … v
-    below = np.cumsum(binom.pmf(np.arange(right - 1, -1, -1), r, success))
+    below = np.cumsum(scipy.stats.binom.pmf(np.arange(right - 1, -1, -1), r, success))
     return tail + 2.0 * m * delta * float(np.max(below / np.arange(1, right + 1))) <= alpha
 
 
