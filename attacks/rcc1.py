@@ -268,6 +268,11 @@ class RCC1Attack(EquationAttack):
 
     name: ClassVar[str] = "rcc1"
 
+    @staticmethod
+    def bounded(A: Tensor, b: Tensor) -> BoundedCentre:
+        """Return :func:`rcc1_with_value`, for who has the class by its name."""
+        return rcc1_with_value(A, b)
+
     def estimate(self, known: Equations) -> Tensor:
         """Return :func:`rcc1_within` of them: those without error as equations, others as intervals."""
         return rcc1_within(*known).points

@@ -462,6 +462,17 @@ def calibration_error(scores: Tensor, labels: Tensor, *, bins: int = 15) -> floa
     return float(np.abs(gaps).sum() / len(values))
 
 
+def saturated(scores: Any) -> float:
+    """Return the fraction of scores of which a probability is exactly 1, or exactly 0: ``(n,)`` or ``(n, k)``.
+
+    >>> saturated(np.array([1.0, 1.0, 0.5, 0.0]))
+    0.75
+    """
+    found = np.asarray(scores)
+    ends = (found == 0) | (found == 1) if found.ndim == 1 else (found == 1).any(axis=1)
+    return float(ends.mean()) if len(found) else 0.0
+
+
 def _class_shares(scores: Tensor) -> Tensor:
     """Return scores ``(n, k)``, float64; of a sigmoid those of two classes."""
     shares = scores.detach().cpu().double()

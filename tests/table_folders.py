@@ -21,7 +21,7 @@ from splitvfl.data.schema import (
     PartySchema,
     Role,
     SplitRule,
-    schema_bytes,
+    write_schema,
 )
 
 
@@ -81,7 +81,7 @@ def write_tables(folder: Path, data: VerticalData) -> Path:
         dropped=(),
         parties=tuple(PartyRole(name=name, role=role) for name, role in roles.items()),
     )
-    (folder / SCHEMA_FILE).write_bytes(schema_bytes(schema))
+    write_schema(folder / SCHEMA_FILE, schema)
     return folder
 
 
@@ -115,4 +115,4 @@ def _write_party(folder: Path, party: PartyData, role: Role, data: VerticalData)
         agreed="",
         id_fingerprints={"train": "", "test": ""},
     )
-    (folder / SCHEMA_FILE).write_bytes(schema_bytes(schema))
+    write_schema(folder / SCHEMA_FILE, schema)

@@ -16,32 +16,32 @@ from tests.test_imports import FILES
 # few more: an attack, a defense, a model, a penalty or an exchange takes three edits, and none of them is here.
 FOLDERS = {
     "__main__": (10, 1),
-    "app": (12_100, 75),
+    "app": (12_200, 75),
     "attacks": (6_500, 75),
     "audit": (1_200, 10),
-    "claims": (500, 6),
+    "claims": (600, 6),
     "cli": (2_300, 15),
     "config": (2_700, 13),
-    "crypto": (1_800, 26),
+    "crypto": (1_900, 26),
     "cut": (1_600, 12),
     "data": (10_500, 76),
-    "defenses": (3_000, 40),
-    "errors": (60, 1),
-    "exchange": (5_000, 35),
+    "defenses": (2_900, 40),
+    "errors": (90, 1),
+    "exchange": (4_900, 35),
     "hooks": (800, 1),
     "leakage": (6_100, 55),
-    "learning": (1_700, 18),
+    "learning": (2_400, 23),
     "messaging": (400, 5),
-    "metrics": (300, 1),
-    "models": (1_300, 12),
+    "metrics": (250, 1),
+    "models": (900, 12),
     "net": (1_800, 10),
     "party": (1_400, 11),
-    "penalties": (300, 6),
-    "privacy": (2_700, 21),
+    "penalties": (500, 6),
+    "privacy": (2_400, 18),
     "report": (3_900, 22),
     "run": (6_300, 43),
     "sklearn": (10, 1),
-    "splitvfl": (150, 1),
+    "splitvfl": (120, 1),
     "system": (700, 11),
     "team": (900, 8),
     "wording": (70, 1),
@@ -49,22 +49,22 @@ FOLDERS = {
 
 # Code lines of all modules that one imports, directly or not. Imports inside functions count.
 REACH = {
-    "cut.split_model": 17_400,  # SplitModel
-    "run.trainer": 31_700,  # Trainer
-    "cli.training": 61_900,
-    "cli.prediction": 49_100,
-    "cli.serving": 47_700,
+    "cut.split_model": 7_700,  # SplitModel
+    "run.trainer": 31_300,  # Trainer
+    "cli.training": 59_200,
+    "cli.prediction": 38_600,
+    "cli.serving": 39_300,
 }
 
 # Arguments of public functions, methods and constructors outside the command line.
 MANY_PARAMETERS = 8
-CALLABLES_WITH_MANY_PARAMETERS = 22
+CALLABLES_WITH_MANY_PARAMETERS = 21
 
 METHODS = 61  # of one class, with those that it inherits from others of the package
-HOLDERS_OF_THE_WHOLE_CONFIG = 150  # functions that take an ExperimentConfig, and types that have one
-ARROWS = 175  # from one folder to another whose modules it imports
+HOLDERS_OF_THE_WHOLE_CONFIG = 60  # functions that take an ExperimentConfig, and types that have one
+ARROWS = 171  # from one folder to another whose modules it imports
 
-WHY = "A ceiling that rises is explained: say in the commit what its readers get for it. Above it"
+WHY = "Take something away, or explain in the commit what a higher ceiling buys the reader."
 
 
 @dataclass
@@ -167,11 +167,17 @@ def _keeps(node: ast.ClassDef) -> bool:
         arguments = (*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs)
         whole = {argument.arg for argument in arguments if _is_whole(argument.annotation)}
         for item in ast.walk(method) if whole else ():
-            targets = item.targets if isinstance(item, ast.Assign) else [getattr(item, "target", None)]
-            value = getattr(item, "value", None)
-            if isinstance(targets[0], ast.Attribute) and isinstance(value, ast.Name) and value.id in whole:
+            if not isinstance(item, (ast.Assign, ast.AnnAssign)):
+                continue
+            target = item.targets[0] if isinstance(item, ast.Assign) else item.target
+            pairs = zip(_parts(target), _parts(item.value), strict=False)
+            if any(isinstance(name, ast.Attribute) and getattr(value, "id", None) in whole for name, value in pairs):
                 return True
     return False
+
+
+def _parts(expression: ast.expr | None) -> list[ast.expr | None]:
+    return [*expression.elts] if isinstance(expression, ast.Tuple) else [expression]
 
 
 def room_of(name: str) -> str:
@@ -302,7 +308,7 @@ class Run(read.Base):
 
 class Kept:
     def __init__(self, config: ExperimentConfig) -> None:
-        self._config: ExperimentConfig = config
+        self.a, self._config = 1, config
 
     def told(self, value: int) -> None:
         """Words."""

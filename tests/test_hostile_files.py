@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from splitvfl.app.beginning import Beginning
-from splitvfl.app.run_folder import kept_settings
+from splitvfl.app.run_files import kept_settings
 from splitvfl.app.saved_run import run_config
 from splitvfl.app.serving_noise import noise_key, note_settings
 from splitvfl.cli import main
@@ -29,7 +29,7 @@ from splitvfl.errors import CheckpointError, ConfigError, CryptoError, DataError
 from splitvfl.exchange.kept import Kept, Limits, Pieces
 from splitvfl.leakage import reconstruction, shown_records
 from splitvfl.leakage.monitor import read_metrics
-from splitvfl.report import audit_words, releases
+from splitvfl.report import audit_file, releases
 from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint, half_folder, ledger_file
 from splitvfl.run.ask_limits import AskCounts, AskLimits
@@ -92,7 +92,7 @@ KINDS = {
         version=reconstruction.VERSION,
     ),
     "shown records": Kind("columns-read.json", shown_records.read_shown, version=1),
-    "audit": Kind("audit.json", audit_words.read_audit, format=audit_words.FORMAT, version=audit_words.VERSION),
+    "audit": Kind("audit.json", audit_file.read_audit, format=audit_file.FORMAT, version=audit_file.VERSION),
     "releases": Kind("releases.json", releases.releases),
     "reserve": Kind("reserved-predictions.json", releases.reserve_of),
     "metrics": Kind("metrics.jsonl", read_metrics),

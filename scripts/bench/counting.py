@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from scripts.bench.measuring import Result, interleaved
-from splitvfl.app.run_folder import MODEL_FOLDER
+from splitvfl.app.run_files import MODEL_FOLDER
 from splitvfl.app.serving import PredictionFiles, Service, prepare_prediction
 from splitvfl.config.sections import load_config
 from splitvfl.run.ledger import CountedCall, Ledger, ScoredFor, ScoreLimits

@@ -156,8 +156,8 @@ def die_in_checkpoints(orders: Orders) -> None:
         rmtree(path, *rest, **options)
 
     seams = (
-        ("_write", "die between files", lambda path: path.stem == "party"),
-        ("_flush_folder", "die before renaming", lambda path: path.name.startswith(".writing")),
+        ("new_file", "die between files", lambda path: path.stem == "party"),
+        ("flush_folder", "die before renaming", lambda path: path.name.startswith(".writing")),
         ("remove", "die before deleting", lambda path: True),
     )
     for name, order, when in seams:

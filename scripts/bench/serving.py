@@ -37,7 +37,8 @@ from scripts.bench.measuring import Result, main
 from scripts.bench.scoring import roles
 from splitvfl.app.models import Models
 from splitvfl.app.records import own_data
-from splitvfl.app.run_folder import MODEL_FOLDER, write_config
+from splitvfl.app.run_files import MODEL_FOLDER
+from splitvfl.app.run_folder import write_config
 from splitvfl.app.saved_model import Origin, save_half
 from splitvfl.config.sections import config_to_yaml, load_config
 from splitvfl.exchange.handshake import TaskSpec

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 
@@ -19,7 +19,7 @@ from splitvfl.app.assembly import Assembly
 from splitvfl.app.column_auditing import read_again, thorough_readers
 from splitvfl.app.forecasting import ENCODED_OTHERWISE, check_half, columns_of_training, encoded_alike, half_folder
 from splitvfl.app.saved_model import SavedHalf, load_half
-from splitvfl.config.sections import ExperimentConfig
+from splitvfl.config.sections import ExperimentConfig, ModelSection, TrainConfig
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import ConfigError
 from splitvfl.hooks import hook_name
@@ -126,14 +126,15 @@ def forecast_activations(
         check_half(half, name)
     data = columns_of_training(config, name, half)
     assembly = Assembly(config, data)
+    models = _parties(assembly, data, half, config.model, config.train, config.exchange.wire)
     found: list[ColumnReading] = []
     unavailable: dict[str, str] = {}
     width = 0
-    for draw, party in enumerate(_parties(config, assembly, data, half), start=1):
+    for draw, party in enumerate(models, start=1):
         width, readers = party.output_width(), thorough_readers(assembly, party)
         of = f"first weights, draw {draw} of {_draws(assembly)}" if half is None else "the trained half"
         notify(f"{of}: {', '.join(map(hook_name, readers)) or 'no reader'}")
-        read, missing = read_again(config, assembly, party, readers)
+        read, missing = read_again(assembly, party, readers, active=config.active, settings=config.train)
         found += read
         unavailable |= missing
     return ActivationForecast(
@@ -149,16 +150,20 @@ def forecast_activations(
 
 
 def _parties(
-    config: ExperimentConfig, assembly: Assembly, data: PartyData, half: SavedHalf | None
+    assembly: Assembly,
+    data: PartyData,
+    half: SavedHalf | None,
+    model: ModelSection,
+    train: TrainConfig,
+    wire: Literal["bf16"] | None,
 ) -> Iterator[PassiveParty]:
     """Yield the party with each of its models, and the defenses of its file."""
     if half is not None:
-        party = half.party(data, device=torch.device("cpu"), own=config.model)
+        party = half.party(data, device=torch.device("cpu"), own=model)
         assert isinstance(party, PassiveParty), "that was looked at before"
         assembly.defend(party)
         yield party
         return
-    train = config.train
     for draw in range(_draws(assembly)):
         seed = derive_seed(train.seed, "forecast", name := data.name, draw)
         # Of what is learned a bottom depends on its outputs alone, if on anything: of two classes as good as of more.
@@ -167,7 +172,7 @@ def _parties(
             seed=derive_seed(seed, "party", name),
             device=torch.device("cpu"),
             autocast=narrow_dtype(train.autocast),
-            wire=narrow_dtype(config.exchange.wire),
+            wire=narrow_dtype(wire),
         )
         assembly.defend(made)
         yield made

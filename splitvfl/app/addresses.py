@@ -110,6 +110,24 @@ class AddressBook:
         return self.config.network
 
     @property
+    def active(self) -> str:
+        """Name of the label party, which meets all others."""
+        return self.config.active
+
+    def waiting(self, wait_s: float) -> AddressBook:
+        """Return the same book, by which the party waits so many seconds for its partners to appear."""
+        network = self.network.model_copy(update={"meeting_s": wait_s})
+        return replace(self, config=self.config.model_copy(update={"network": network}))
+
+    def described(self, name: str) -> str:
+        """Return a partner's name, and what it does if it has no data, or computes the scores."""
+        does = [
+            *(["has the key"] if name == self.config.exchange.factory.third_party else []),
+            *(["computes the scores"] if name == self.config.scorer != self.active else []),
+        ]
+        return f"{name} ({', '.join(does)})" if does else name
+
+    @property
     def on_one_machine(self) -> bool:
         """Whether no address that the file gives can be reached from another machine."""
         given = (self.network.listen, *(place.address for place in self._places.values()))

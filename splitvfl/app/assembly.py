@@ -23,7 +23,7 @@ from splitvfl.data.columns import PartyData, TaskName
 from splitvfl.data.sets import TABLES
 from splitvfl.errors import ArgumentError, ConfigError, DataError
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching
-from splitvfl.hooks import At, Attack, Defense, Weighed, hook_name, placed
+from splitvfl.hooks import At, Attack, Crossing, Defense, Weighed, hook_name, placed
 from splitvfl.leakage.judging import task_name
 from splitvfl.learning.batches import BLOCK_ROWS
 from splitvfl.learning.defaults import suggested_batch_size
@@ -43,6 +43,7 @@ from splitvfl.metrics import known
 from splitvfl.party.attaching import attach_defense, check_clips, claims_in_words, promised_in_short
 from splitvfl.party.party import SENDING, ActiveParty, Party, PassiveParty
 from splitvfl.party.private_top import private_adam
+from splitvfl.party.recipe import Recipe
 from splitvfl.privacy import PrivacyBudget
 from splitvfl.report.releases import Reserve
 from splitvfl.report.summary import AttackResult, ExchangeTraits, PartyResult, RunSummary, SpentPrivacy
@@ -115,6 +116,26 @@ class Assembly:
                 f"{', '.join(EMBEDDING_OPTIMIZERS)}, give it an attribute row_by_row = True, or leave model.tables out"
             )
         return Alone()
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of the parties' models."""
+        return self._config.model.recipe
+
+    @property
+    def epochs(self) -> int:
+        """How often every training record is met."""
+        return self._config.train.epochs
+
+    @property
+    def partners(self) -> int:
+        """How many partners the label party has."""
+        return len(self._config.parties) - 1
+
+    def named_defenses(self, crossing: Crossing) -> list[str]:
+        """Return the names of the file's defenses of one kind of message, each once."""
+        found = [hook.name for hook, one in self._config.found_defenses if one.crossing == crossing]
+        return list(dict.fromkeys(found))
 
     @property
     def rows_here(self) -> str:

@@ -34,7 +34,7 @@ from splitvfl.audit.attacks import (
     standardised,
     together,
 )
-from splitvfl.config.sections import AuditConfig, ExperimentConfig
+from splitvfl.config.sections import AuditConfig, ExperimentConfig, TrainConfig
 from splitvfl.errors import ConfigError
 from splitvfl.leakage.canaries import LEAST_CANARIES
 from splitvfl.leakage.judging import ScoreKeeper
@@ -111,22 +111,21 @@ class Tried:
         }
 
 
-def coins_of(config: ExperimentConfig, bench: Workbench, *, shows_gradients: bool, canaries: int | None) -> int:
+def coins_of(bench: Workbench, *, canaries: int | None, usual: int | None, readable: bool) -> int:
     """Return how many records of a training get a coin: those asked for, or one in ten where coins can be read.
 
     Args:
-        config: The experiment.
-        bench: Its data.
-        shows_gradients: Whether messages about single records come back to a passive party.
-        canaries: How many were asked for; ``None``: as many as the experiment says, or as are well spent.
+        bench: The experiment's data.
+        canaries: How many were asked for; ``None``: as many as the experiment says.
+        usual: How many the experiment says; ``None``: as many as are well spent.
+        readable: Whether messages about single records come back to a passive party, and the auditor reads them.
     """
-    asked = canaries if canaries is not None else config.canaries
+    asked = usual if canaries is None else canaries
     if asked is not None:
         return asked
     records = bench.data.active.train.count
     few = min(_MOST_COINS, records // _COIN_SHARE)
-    readable = shows_gradients and config.audited and bench.data.task == "binary"
-    return few if readable and few >= LEAST_CANARIES else 0
+    return few if readable and bench.data.task == "binary" and few >= LEAST_CANARIES else 0
 
 
 def try_attacks(
@@ -155,7 +154,7 @@ def try_attacks(
     moments: dict[int, list[Moment]] = {epoch: [] for epoch in epochs}
     unavailable: dict[str, None] = {}
     for number in range(seeds):
-        trainer = Experiment(_under_seed(config, number, coins), bench).trainer()
+        trainer = Experiment(config.model_copy(update=_under_seed(config.train, number, coins)), bench).trainer()
         each, tell = len(trainer.batches), progress(number)
 
         def read(status: Status, trainer: Trainer = trainer, each: int = each, tell: object = tell) -> None:
@@ -173,12 +172,12 @@ def try_attacks(
     return Tried(there, moments, coins, tuple(unavailable))
 
 
-def _under_seed(config: ExperimentConfig, number: int, coins: int) -> ExperimentConfig:
-    train = config.train
+def _under_seed(train: TrainConfig, number: int, coins: int) -> dict[str, TrainConfig | AuditConfig]:
+    """Return what is other in a training than in the experiment."""
     noise = train.noise_seed_for_experiments
     seeded = {"seed": train.seed + number, "noise_seed_for_experiments": None if noise is None else noise + number}
     audit = {"audit": AuditConfig(canaries=coins)} if coins else {}
-    return config.model_copy(update={"train": train.model_copy(update=seeded), **audit})
+    return {"train": train.model_copy(update=seeded), **audit}
 
 
 def _unavailable(trainer: Trainer) -> Iterator[str]:

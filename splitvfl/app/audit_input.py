@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
+from splitvfl.app.run_files import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.config.module_sources import Modules, own_folder, untrusted_run
-from splitvfl.config.sections import ExperimentConfig, kept_text, load_config, parse_config
+from splitvfl.config.sections import DataConfig, ExperimentConfig, PartyConfig, kept_text, load_config, parse_config
 from splitvfl.errors import ConfigError
 from splitvfl.report.releases import releases, said_of
 from splitvfl.run.half_folder import is_half, read_half_schema
@@ -75,7 +75,7 @@ def _of_run(folder: Path, party: str | None, overrides: Sequence[str], modules: 
 def _whose(config: ExperimentConfig, party: str | None, *, of: str) -> str | None:
     if party is not None:
         return config.own_name(party)
-    if _is_of_one_party(config):
+    if config.network is not None and _is_of_one_party(config.data, config.parties):
         raise ConfigError(
             f"--as: {of} describes the columns of one party of a networked run, and not those of all; say whose it is: "
             f"splitvfl audit {of} --as {' or '.join(config.parties)}"
@@ -83,12 +83,12 @@ def _whose(config: ExperimentConfig, party: str | None, *, of: str) -> str | Non
     return None
 
 
-def _is_of_one_party(config: ExperimentConfig) -> bool:
+def _is_of_one_party(data: DataConfig, parties: Mapping[str, PartyConfig]) -> bool:
     """Return whether a file leaves out what other parties have, so that their data cannot be looked at."""
-    data = config.data
-    if config.network is None or data.name != "table":
+    if data.name != "table":
         return False
-    described = [party for party in config.parties.values() if party.columns or party.path is not None]
-    labelled = (config.parties[config.active].label or data.label) is not None
-    passives = [party for party in config.parties.values() if party.role == "passive"]
+    described = [party for party in parties.values() if party.columns or party.path is not None]
+    own = next(party.label for party in parties.values() if party.role == "active")
+    labelled = (own or data.label) is not None
+    passives = [party for party in parties.values() if party.role == "passive"]
     return not labelled or any(party not in described for party in passives)

@@ -23,15 +23,14 @@ from splitvfl.audit import ClaimAudit, DefenseAudit, Surroundings, Verdict, audi
 from splitvfl.audit.attacks import Seat, Trainings
 from splitvfl.audit.defense import DRAWS, claims_to_measure
 from splitvfl.claims import Claim, DetectionError, Gaussian, GaussianDP, PureDP, claims_of, sentence
-from splitvfl.config.sections import ExperimentConfig
+from splitvfl.config.sections import ExperimentConfig, TrainConfig
 from splitvfl.data.columns import PartyData
 from splitvfl.data.schema import Role
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, placed
 from splitvfl.party.attaching import label_promises_of_run, promises_of, void_of
 from splitvfl.privacy.statement import not_covered
-from splitvfl.report.audit_words import FORMAT, VERSION
-from splitvfl.run.trainer import Trainer
+from splitvfl.report.audit_file import FORMAT, VERSION
 from splitvfl.run.training import TrainingProgress
 
 CONFIDENCE: Final = 0.95
@@ -145,19 +144,22 @@ def audit_experiment(
     assembly = Assembly(config, bench.data.active)
     train, active = config.train, trainer.active
     placed_here = [placed(hook.made("defenses", config.folder)) for hook in config.defenses]
-    around = _surroundings(config, trainer)
-    coins = coins_of(config, bench, shows_gradients=assembly.exchange.shows_gradients(), canaries=canaries)
+    widths = [party.output_width() for party in trainer.passives.values()]
+    around = surroundings(train, classes=active.task.classes, receivers=len(widths), width=min(widths))
+    readable = config.audited and assembly.exchange.shows_gradients()
+    coins = coins_of(bench, canaries=canaries, usual=config.canaries, readable=readable)
     judged = canaries is not None or (seeds > 0 and coins > 0)
     # The page errs with what is stated: half of it is the run's, where one is judged.
     each = (1.0 + CONFIDENCE) / 2.0 if judged else CONFIDENCE
     parties = list(bench.data.passives.values())
-    audits = list(of_defenses(config, parties, placed_here, around, draws, seed, each, void_of(active)))
+    audits = list(of_defenses(parties, placed_here, around, draws, seed, each, void_of(active)))
     if assembly.noise is not None:
         audits.append(
             audit_plan(
                 assembly.noise,
                 NoisyTraining(
-                    config,
+                    config.active,
+                    train,
                     trainer.exchange,
                     [bench.data.active, *parties],
                     roles=("passive", "active"),
@@ -185,7 +187,7 @@ def audit_experiment(
         audits.append(audit_run(config, bench, claimed, canaries=canaries, confidence=each))
     gaps = [gap for audit in audits for gap in audit.gaps]
     claims_here = [claim for defense, _ in placed_here for claim in claims_of(defense)]
-    gaps += bare(config, audits, claims_here, roles=("active", "passive"))
+    gaps += bare(config.exchange.name, audits, claims_here, roles=("active", "passive"))
     if tried is not None:
         gaps += tried.unavailable
     if not judged:
@@ -207,16 +209,11 @@ def check_draws(draws: int) -> None:
         raise ArgumentError(f"--draws: expected at least {_LEAST_DRAWS}, got {draws}")
 
 
-def _surroundings(config: ExperimentConfig, trainer: Trainer) -> Surroundings:
-    widths = [party.output_width() for party in trainer.passives.values()]
-    return surroundings(config, classes=trainer.active.task.classes, receivers=len(widths), width=min(widths))
-
-
-def surroundings(config: ExperimentConfig, *, classes: int | None, receivers: int, width: int) -> Surroundings:
+def surroundings(train: TrainConfig, *, classes: int | None, receivers: int, width: int) -> Surroundings:
     """Return what defenses meet in an experiment.
 
     Args:
-        config: The experiment.
+        train: How it is trained.
         classes: Number of classes; ``None``: labels are numbers.
         receivers: Passive parties.
         width: Columns of the narrowest message.
@@ -224,14 +221,13 @@ def surroundings(config: ExperimentConfig, *, classes: int | None, receivers: in
     return Surroundings(
         classes=classes,
         receivers=receivers,
-        epochs=config.train.epochs,
+        epochs=train.epochs,
         width=min(_WIDEST, width),
-        seeded=config.train.noise_seed_for_experiments is not None,
+        seeded=train.noise_seed_for_experiments is not None,
     )
 
 
 def of_defenses(
-    config: ExperimentConfig,
     parties: Sequence[PartyData],
     defenses: Sequence[tuple[Defense, tuple[Phase, ...]]],
     around: Surroundings,
@@ -243,7 +239,6 @@ def of_defenses(
     """Yield what is found of each defense.
 
     Args:
-        config: The experiment.
         parties: Data of the passive parties whose rows are sent.
         defenses: The defenses, with the phases in which each acts.
         around: What they meet.
@@ -258,7 +253,7 @@ def of_defenses(
         if crossing_of(defense) == "labels":
             around = replace(around, targets=getattr(defense, "target_values", None) or ())
     for number, (defense, phases) in enumerate(defenses):
-        unmet = _unmet(config, parties, defense, phases)
+        unmet = _unmet(parties, defense, phases, seeded=around.seeded)
         own = replace(around, label_range=getattr(defense, "label_range", None))
         yield audit_defense(
             defense,
@@ -272,13 +267,10 @@ def of_defenses(
         )
 
 
-def _unmet(
-    config: ExperimentConfig, parties: Sequence[PartyData], defense: Defense, phases: tuple[Phase, ...]
-) -> list[str]:
+def _unmet(parties: Sequence[PartyData], defense: Defense, phases: tuple[Phase, ...], *, seeded: bool) -> list[str]:
     """Return what a defense's claims rest on and the experiment does not have, in whole sentences."""
-    train, claims = config.train, claims_of(defense)
-    found = []
-    if train.noise_seed_for_experiments is not None:
+    claims, found = claims_of(defense), []
+    if seeded:
         found.append("seeded noise")
     if crossing_of(defense) == "activation" and phases != PHASES:
         found.append("evaluation")
@@ -296,12 +288,12 @@ def _of_labels(claims: Sequence[Claim]) -> bool:
 
 
 def bare(
-    config: ExperimentConfig, audits: Sequence[DefenseAudit], claimed: Sequence[Claim], *, roles: Sequence[Role]
+    exchange: str, audits: Sequence[DefenseAudit], claimed: Sequence[Claim], *, roles: Sequence[Role]
 ) -> Iterator[str]:
     """Yield what no defense promises anything of, and what the exchange hides, in whole sentences.
 
     Args:
-        config: The experiment.
+        exchange: Name of the experiment's exchange.
         audits: Of its defenses.
         claimed: What they claim.
         roles: Whose messages were audited: labels are protected by the active party, columns by a passive one.
@@ -315,9 +307,9 @@ def bare(
     bounded = any(isinstance(claim, Gaussian) and claim.hides_rows for claim in claimed)
     if not plan and "passive" in roles and not bounded:
         yield "Columns: no defense promises anything of them; what scores tell, splitvfl reconstruct measures."
-    if config.exchange.name != "split":
+    if exchange != "split":
         yield (
-            f"Exchange {config.exchange.name}: what it hides, by encryption, by masks or as nothing comes back, is not "
+            f"Exchange {exchange}: what it hides, by encryption, by masks or as nothing comes back, is not "
             "audited here."
         )
 

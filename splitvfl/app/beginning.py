@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import secrets
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ import msgspec
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import PartyData
 from splitvfl.data.id_rules import FIRST_RULE, ID_RULE, RuleVersion, SplitBy
+from splitvfl.data.schema import Role
 from splitvfl.report.provenance import (
     BEGUN_FILE,
     PartyRecord,
@@ -25,7 +25,7 @@ from splitvfl.report.provenance import (
     deciding_settings,
     keyed,
 )
-from splitvfl.system.untrusted_files import UntrustedFile, write_whole
+from splitvfl.system.untrusted_files import UntrustedFile, write_json
 
 _COMPUTES_WITH = ("splitvfl", "torch", "numpy")
 _UNKNOWN = "unknown"
@@ -102,7 +102,7 @@ class Beginning:
     def _write(self, path: Path, **more: str) -> None:
         noted = {"started": self.started, "key": self.key.hex(), "id_rule": str(self.id_rule)}
         noted |= {"split_by": self.split_by, **more}
-        write_whole(path, json.dumps(noted).encode())
+        write_json(path, noted, indent=0, end=b"")
 
     def provenance(
         self,
@@ -136,21 +136,29 @@ class Beginning:
             train=own.training_records,
             test=own.test_records,
             held_out=held_out,
-            parties={name: self._record(config, data, digests[name]) for name, data in parties.items()},
+            parties={
+                name: self._record(config.parties[name].role, data, digests[name]) for name, data in parties.items()
+            },
             same_data=identity,
         )
 
-    def _record(self, config: ExperimentConfig, data: PartyData, digests: Mapping[str, str]) -> PartyRecord:
+    def _record(self, role: Role, data: PartyData, digests: Mapping[str, str]) -> PartyRecord:
         shown = {what: keyed(digest, key=self.key, what=f"{data.name}/{what}") for what, digest in digests.items()}
-        return PartyRecord(config.parties[data.name].role, data.width, len(data.field_sizes), shown)
+        return PartyRecord(role, data.width, len(data.field_sizes), shown)
 
 
-def with_ids_of(config: ExperimentConfig, folder: Path) -> ExperimentConfig:
+def with_ids_of(config: ExperimentConfig, folder: Path | None) -> ExperimentConfig:
     """Return the experiment of a run that a folder holds, whose ids are read as they were when it began.
+
+    Args:
+        config: The experiment.
+        folder: The run's; ``None``: it has not begun.
 
     Raises:
         CheckpointError: If the note of its beginning is damaged.
     """
+    if folder is None:
+        return config
     begun = Beginning.read(folder / BEGUN_FILE)
     if begun is None:
         return config.keeping_ids(FIRST_RULE, "labels")

@@ -10,7 +10,7 @@ that all is told at once.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -36,7 +36,7 @@ from splitvfl.app.run_folder import (
 from splitvfl.app.scoring import check_own_defenses
 from splitvfl.app.single_columns import said_of_columns
 from splitvfl.app.workers import said_in_one_process, shards_not_here, shards_to_try
-from splitvfl.config.sections import ExperimentConfig
+from splitvfl.config.sections import ExperimentConfig, HookConfig, NetworkConfig
 from splitvfl.data.columns import VerticalData
 from splitvfl.errors import ConfigError, LinkError, SplitVFLError
 from splitvfl.exchange.prediction import unchecked_outputs_on
@@ -87,31 +87,28 @@ def check_experiment(config: ExperimentConfig, folder: Path, *, tell: Callable[[
     """
     found = Findings(tell)
     with found.step():
-        config = _with_ids_of_run(config, folder)
-    tell(f"file: {config.source}, {len(config.parties)} parties, model {config.model.name}, {_hooks(config)}")
-    _tell_scorer(config, tell)
+        config = with_ids_of(config, run_in(folder))
+    hooks = _hooks(config.attacks, config.defenses)
+    tell(f"file: {config.source}, {len(config.parties)} parties, model {config.model.name}, {hooks}")
+    _tell_scorer(config.scorer, config.active, tell)
     _tell_all(tell, said_in_one_process(config))
     data: VerticalData | None = None
     with found.step():
         data = load_data(config)
-        with in_words_of(config):
+        with in_words_of(config.data, config.parties):
             _tell_all(tell, summary_of(data))
     place = None
     with found.step():
-        place = _checked_folder(config, folder, tell, alone=False)
+        place = _checked_folder(folder, config.source, tell, alone=False)
     if data is not None:
         with found.step():
-            _try_parts(config, data, tell, going_on=place)
+            _try_parts(Experiment(config, Workbench(data, {})), config.train.epochs, tell, going_on=place)
     return found.problems
 
 
-def _try_parts(
-    config: ExperimentConfig, data: VerticalData, tell: Callable[[str], None], *, going_on: Path | None
-) -> None:
+def _try_parts(experiment: Experiment, epochs: int, tell: Callable[[str], None], *, going_on: Path | None) -> None:
     """Build everything that a run needs, for what objects to what, and take up the run that a folder holds."""
-    experiment = Experiment(config, Workbench(data, {}))
     trainer = experiment.trainer(going_on)
-    epochs = config.train.epochs
     _tell_all(tell, said_before(trainer.exchange, trainer.active, epochs=epochs))
     _tell_all(tell, list(experiment.few_known(trainer)))
     _tell_all(tell, experiment.noise_notes())
@@ -172,47 +169,51 @@ def check_party(
         worker: Which of several workers this process stands for; ``None``: for all that one process can.
     """
     found = Findings(tell)
-    tell(f"file: {config.source}, {name} of {', '.join(config.parties)}, model {config.model.name}, {_hooks(config)}")
-    _tell_scorer(config, tell)
+    hooks = _hooks(config.attacks, config.defenses)
+    tell(f"file: {config.source}, {name} of {', '.join(config.parties)}, model {config.model.name}, {hooks}")
+    _tell_scorer(config.scorer, config.active, tell)
     own: OwnData | None = None
     if name in config.parties:
         with found.step():
-            config = _with_ids_of_run(config, folder)
-            shards = shards_to_try(config, name)
+            config = with_ids_of(config, run_in(folder))
+            shards = shards_to_try(config.data.path, name, count=config.shards)
             own = own_data(config, name, worker=None if shards is None else shards.here)
             if shards is not None:
                 own = replace(own, data=own.data.in_shards(shards))
-                _tell_all(tell, shards_not_here(config, name))
-            with in_words_of(config):
+                _tell_all(tell, shards_not_here(config.data.path, name, count=config.shards))
+            with in_words_of(config.data, config.parties):
                 _tell_all(tell, own_summary_of(own.data, own.task))
-    if takes_part_in_training(config, name):
+    if takes_part_in_training(name, config.parties, config.exchange.factory.third_party):
         with found.step():
-            AddressBook(config, name).meeting(tell)
-            tell(f"network: {_credentials(config)}")
-            _tell_all(tell, _addresses(config, name))
-    for check in (check_own_limits, check_own_defenses):
-        with found.step():
-            check(config, name)
+            book = AddressBook(config, name)
+            book.meeting(tell)
+            tell(f"network: {_credentials(config.network)}")
+            _tell_all(tell, _addresses(book, config.team.workers))
+    with found.step():
+        check_own_limits(config.prediction.limits, config.parties, name, source=config.source)
+    with found.step():
+        check_own_defenses(config, name)
     if config.scorer != config.active:
         with found.step():
             AddressBook(config, name, PREDICTION).meeting(tell)
     if own is not None:
         place = None
         with found.step():
-            place = _checked_folder(config, folder, tell, alone=True)
+            place = _checked_folder(folder, config.source, tell, alone=True)
         with found.step():
             deployment = Deployment(config, name, own=own, team=FirstWorker(config.team.workers))
             with found.step():
                 _try_own_model(deployment, tell)
             _try_own_run(deployment, folder, tell, going_on=place)
     if connect_s is not None and not found.problems:
-        _connect_workers(config, name, worker, connect_s, found)
+        book = AddressBook(config, name, CHECKING, worker=worker or 0)
+        _connect_workers(book, worker, config.team.workers, connect_s, found)
     return found.problems
 
 
-def takes_part_in_training(config: ExperimentConfig, name: str) -> bool:
+def takes_part_in_training(name: str, parties: Collection[str], third_party: str | None) -> bool:
     """Return whether a party does, and not in predictions alone, as a third party that computes the scores may."""
-    return name in config.parties or name == config.exchange.factory.third_party
+    return name in parties or name == third_party
 
 
 def _try_own_model(deployment: Deployment, tell: Callable[[str], None]) -> None:
@@ -239,28 +240,34 @@ def _try_own_run(deployment: Deployment, folder: Path, tell: Callable[[str], Non
         tell(f"run: {done}")
 
 
-def _addresses(config: ExperimentConfig, name: str) -> list[str]:
+def _addresses(book: AddressBook, workers: int) -> list[str]:
     """Return in words where each of several workers is found; of many the first and the last."""
-    workers = config.team.workers
     if workers == 1:
         return []
     shown = range(workers) if workers <= _SHOWN_WORKERS else (0, workers - 1)
-    return [f"worker {worker}: {', '.join(AddressBook(config, name, worker=worker).where())}" for worker in shown]
+    return [f"worker {worker}: {', '.join(replace(book, worker=worker).where())}" for worker in shown]
 
 
-def _connect_workers(config: ExperimentConfig, name: str, worker: int | None, wait_s: float, found: Findings) -> None:
-    """Meet the partners as each worker that this process can stand for, one after the other."""
-    book = AddressBook(config, name, CHECKING, worker=worker or 0)
+def _connect_workers(book: AddressBook, worker: int | None, workers: int, wait_s: float, found: Findings) -> None:
+    """Meet the partners as each worker that this process can stand for, one after the other.
+
+    Args:
+        book: Where they are found who check whether they find each other.
+        worker: Which worker is meant; ``None``: all of them.
+        workers: How many there are.
+        wait_s: How long to wait for partners.
+        found: What is found.
+    """
     tried = book.workers_here if worker is None else range(worker, worker + 1)
-    several = config.team.workers > 1
+    several = workers > 1
     for one in tried:
         said = f"worker {one}: " if several else ""
         with found.step(said):
-            _connect(config, name, one, wait_s, partial(_tell_about, found, said))
-    if several and worker is None and len(tried) < config.team.workers:
+            _connect(replace(book, worker=one), wait_s, partial(_tell_about, found, said))
+    if several and worker is None and len(tried) < workers:
         found.tell(
-            f"only worker 0 was tried: each worker of {name} listens on a machine of its own; start the command there "
-            "with the variables of that worker (RANK, WORLD_SIZE)"
+            f"only worker 0 was tried: each worker of {book.name} listens on a machine of its own; start the command "
+            "there with the variables of that worker (RANK, WORLD_SIZE)"
         )
 
 
@@ -268,23 +275,12 @@ def _tell_about(found: Findings, said: str, line: str) -> None:
     found.tell(f"{said}{line}")
 
 
-def _connect(config: ExperimentConfig, name: str, worker: int, wait_s: float, tell: Callable[[str], None]) -> None:
+def _connect(book: AddressBook, wait_s: float, tell: Callable[[str], None]) -> None:
     """Meet the partners, who do the same, and part again: who they are is proven, nothing else is said."""
-    network = AddressBook(config, name).network.model_copy(update={"meeting_s": wait_s})
-    changed = config.model_copy(update={"network": network})
-    with AddressBook(changed, name, CHECKING, worker).meeting(tell) as meeting, meeting.meet() as links:
-        if name != config.active:  # who has the labels meets everybody, and leaves last
-            _wait_until_gone(links[config.active], wait_s)
-        tell(f"connected: {', '.join(_and_what_for(config, one) for one in links)}")
-
-
-def _and_what_for(config: ExperimentConfig, name: str) -> str:
-    """Return a partner's name, and what it does if it has no data, or computes the scores."""
-    does = [
-        *(["has the key"] if name == config.exchange.factory.third_party else []),
-        *(["computes the scores"] if name == config.scorer != config.active else []),
-    ]
-    return f"{name} ({', '.join(does)})" if does else name
+    with book.waiting(wait_s).meeting(tell) as meeting, meeting.meet() as links:
+        if book.name != book.active:  # who has the labels meets everybody, and leaves last
+            _wait_until_gone(links[book.active], wait_s)
+        tell(f"connected: {', '.join(map(book.described, links))}")
 
 
 def _wait_until_gone(link: Link, wait_s: float) -> None:
@@ -295,33 +291,31 @@ def _wait_until_gone(link: Link, wait_s: float) -> None:
         time.sleep(_LOOK_S)
 
 
-def _tell_scorer(config: ExperimentConfig, tell: Callable[[str], None]) -> None:
-    if config.scorer != config.active:
+def _tell_scorer(scorer: str, active: str, tell: Callable[[str], None]) -> None:
+    if scorer != active:
         tell(
-            f"scores: {config.scorer} computes them once the model is trained; while it is trained, {config.active} "
+            f"scores: {scorer} computes them once the model is trained; while it is trained, {active} "
             "receives parts of the logits as without it"
         )
 
 
-def _hooks(config: ExperimentConfig) -> str:
-    attacks = len(config.attacks)
-    defenses = ", ".join(map(str, config.defenses)) or "no defense"
-    return f"{defenses}, {attacks or 'no'} {'attack' if attacks == 1 else 'attacks'}"
+def _hooks(attacks: Sequence[HookConfig], defenses: Sequence[HookConfig]) -> str:
+    count = len(attacks)
+    return f"{', '.join(map(str, defenses)) or 'no defense'}, {count or 'no'} {'attack' if count == 1 else 'attacks'}"
 
 
-def _credentials(config: ExperimentConfig) -> str:
-    network = config.network
+def _credentials(network: NetworkConfig | None) -> str:
     if network is not None and network.plaintext_on_loopback:
         return "no certificates, on this machine only"
     return "certificates are valid, carry the right names, and belong to their keys"
 
 
-def _checked_folder(config: ExperimentConfig, folder: Path, tell: Callable[[str], None], *, alone: bool) -> Path | None:
+def _checked_folder(folder: Path, source: str, tell: Callable[[str], None], *, alone: bool) -> Path | None:
     """Return where the run lies that the next start goes on with; ``None``: it begins one, or there is nothing to do.
 
     Args:
-        config: The experiment.
         folder: The run's folder, in which nothing is changed.
+        source: What the file is called in messages.
         tell: Told in a line how it is.
         alone: Whether it is that of one party, which goes on without being asked to.
 
@@ -343,12 +337,12 @@ def _checked_folder(config: ExperimentConfig, folder: Path, tell: Callable[[str]
             )
         return place
     if has_checkpoint(folder):
-        check_folder(folder, config.source, resume=True, overwrite=False)
+        check_folder(folder, source, resume=True, overwrite=False)
         return folder
     if not alone and holds_finished_run(folder):
         tell(f"run: {already_there(folder)}")
         return None
-    check_folder(folder, config.source, resume=False, overwrite=is_barely_begun(folder))
+    check_folder(folder, source, resume=False, overwrite=is_barely_begun(folder))
     tell(f"run: {folder}")
     return None
 
@@ -359,12 +353,6 @@ def run_in(folder: Path) -> Path | None:
     if is_unsettled(folder):
         place = folder / REPLACED
     return place if has_checkpoint(place) else None
-
-
-def _with_ids_of_run(config: ExperimentConfig, folder: Path) -> ExperimentConfig:
-    """Return the experiment, whose ids are read as by the run that a folder holds, if it holds one."""
-    place = run_in(folder)
-    return config if place is None else with_ids_of(config, place)
 
 
 def _tell_all(tell: Callable[[str], None], lines: list[str] | tuple[str, ...]) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from splitvfl.app.assembly import Assembly
 from splitvfl.config.registry import built_in
-from splitvfl.config.sections import ExperimentConfig
+from splitvfl.config.sections import TrainConfig
 from splitvfl.exchange.kept import PIECE_ROWS
 from splitvfl.hooks import Attack, hook_name, reads_activations
 from splitvfl.leakage.column_figures import ColumnReading
@@ -46,28 +46,28 @@ _STEPS, _STEPS_ON_ALL = 10, 300
 _ASKED: Final = 1_000
 
 
-def live_readers(config: ExperimentConfig, assembly: Assembly, *, records: int) -> list[Attack]:
+def live_readers(assembly: Assembly, *, audited: bool, records: int) -> list[Attack]:
     """Return the attacks that read what a passive party sends while it trains.
 
     Those of its file, and the auditor's, unless ``audit`` is false or the file has one of that name.
     """
     listed = [one for one in assembly.attacks() if reads_activations(one)]
-    return [*listed, *_auditors(config, listed, message_size(assembly, records))]
+    return [*listed, *(_auditors(listed, message_size(assembly, records)) if audited else ())]
 
 
-def experiment_attacks(config: ExperimentConfig, assembly: Assembly, *, records: int) -> list[Attack]:
+def experiment_attacks(assembly: Assembly, *, audited: bool, records: int) -> list[Attack]:
     """Return the attacks of an experiment in one process: those of its file.
 
     Where all activations are sent once and nothing comes back, features are all that leaks: then the auditor's reader
     of columns is among them, unless ``audit`` is false or the file has one of that name.
 
     Args:
-        config: The experiment.
-        assembly: What its parts are made by.
+        assembly: What the parts of the experiment are made by.
+        audited: Whether ``audit`` is not false.
         records: Number of training records.
     """
-    listed = assembly.attacks()
-    return [*listed, *(_auditors(config, listed, message_size(assembly, records)) if assembly.exchange.one_way else ())]
+    listed, wanted = assembly.attacks(), audited and assembly.exchange.one_way
+    return [*listed, *(_auditors(listed, message_size(assembly, records)) if wanted else ())]
 
 
 def message_size(assembly: Assembly, records: int) -> int:
@@ -75,9 +75,9 @@ def message_size(assembly: Assembly, records: int) -> int:
     return min(PIECE_ROWS, max(records, 1)) if assembly.exchange.one_way else assembly.batch_size
 
 
-def _auditors(config: ExperimentConfig, listed: Sequence[Attack], size: int) -> list[Attack]:
-    """Return the auditor's reader of messages of so many records, if it is wanted."""
-    if not config.audited or any(hook_name(one) == _AUDITORS for one in listed):
+def _auditors(listed: Sequence[Attack], size: int) -> list[Attack]:
+    """Return the auditor's reader of messages of so many records, unless one of its name is listed."""
+    if any(hook_name(one) == _AUDITORS for one in listed):
         return []
     return [built_in("attacks")[_AUDITORS](known_share=_known(size))]
 
@@ -114,7 +114,7 @@ def _known(size: int) -> float:
 
 
 def read_again(
-    config: ExperimentConfig, assembly: Assembly, party: PassiveParty, readers: Sequence[Attack]
+    assembly: Assembly, party: PassiveParty, readers: Sequence[Attack], *, active: str, settings: TrainConfig
 ) -> tuple[list[ColumnReading], dict[str, str]]:
     """Return what attacks read of messages that a party computes with its model as it is, and sends to nobody.
 
@@ -123,20 +123,21 @@ def read_again(
     several at a time: the model is the same for all, and whoever has received them can do so too.
 
     Args:
-        config: The party's file.
-        assembly: What its parts were made by.
+        assembly: What the parts were made by.
         party: The party; it learns nothing.
         readers: The attacks.
+        active: The label party.
+        settings: How the training is.
 
     Returns:
         The readings, and why others have none.
     """
     watch, train = Watch([party.name]), party.data.train
-    stopping = config.train.early_stopping
+    stopping = settings.early_stopping
     batches = Batches(
         train.count,
         min(message_size(assembly, train.count), train.count),
-        seed=config.train.seed,
+        seed=settings.seed,
         block_rows=assembly.block_rows,
         held_out_every=None if stopping is None or assembly.exchange.one_way else stopping.validation_every,
     )
@@ -146,10 +147,10 @@ def read_again(
             party,
             readers,
             watch,
-            active=config.active,
+            active=active,
             exchange=assembly.exchange,
             batches=batches,
-            seed=config.train.seed,
+            seed=settings.seed,
             every_message=True,
         )
         if watch.readers[party.name]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
 
 from splitvfl.app.saved_model import SavedHalf
-from splitvfl.config.sections import ExperimentConfig
+from splitvfl.config.sections import ExperimentConfig, FoundDefense, PartyConfig
 from splitvfl.data.new_records import NamedBy
 from splitvfl.errors import ConfigError
 from splitvfl.run.answers import Admit, Places
@@ -29,37 +29,37 @@ _NO_IDS: Mapping[NamedBy, str] = {
 """What stands in the way of counting each record."""
 
 
-def limits_of(config: ExperimentConfig | None) -> ScoreLimits:
-    """Return how much a passive party lets be scored, as its file says."""
-    return ScoreLimits() if config is None else ScoreLimits(**config.prediction.limits)
-
-
-def check_own_limits(config: ExperimentConfig, name: str) -> None:
+def check_own_limits(limits: Mapping[str, int], parties: Mapping[str, PartyConfig], name: str, *, source: str) -> None:
     """Refuse limits in a file that only the label party reads: it sends nothing that they are about.
+
+    Args:
+        limits: Those of the file.
+        parties: The parties that it names.
+        name: Whose file it is.
+        source: What it is called in messages.
 
     Raises:
         ConfigError: If there are any.
     """
-    described = {other for other, party in config.parties.items() if other == name or party.columns}
-    if name != config.active or len(described) > 1 or not config.prediction.limits:
+    described = {other for other, party in parties.items() if other == name or party.columns}
+    if name not in parties or parties[name].role != "active" or len(described) > 1 or not limits:
         return
-    named = ", ".join(config.prediction.limits)
+    named = ", ".join(limits)
     raise ConfigError(
-        f"{config.source}: prediction: {named}: a passive party limits what it lets be scored, in its own file, and at "
+        f"{source}: prediction: {named}: a passive party limits what it lets be scored, in its own file, and at "
         f"{name}, the label party, it would do nothing; take it out here"
     )
 
 
-def check_single_answers(config: ExperimentConfig) -> None:
+def check_single_answers(fewest: int | None, *, source: str) -> None:
     """Refuse a least number of records where single ones are answered.
 
     Raises:
         ConfigError: If there is one.
     """
-    fewest = config.prediction.fewest
     if fewest is not None:
         raise ConfigError(
-            f"{config.source}: prediction.fewest: {fewest}: answers on request are for one record or a few, and a "
+            f"{source}: prediction.fewest: {fewest}: answers on request are for one record or a few, and a "
             "least number cannot be kept there; score files together with `splitvfl predict`, or take it out"
         )
 
@@ -69,27 +69,30 @@ class Counting:
     """One passive party's counting.
 
     Attributes:
-        config: Its file; ``None``: there is none, and no limit.
         half: Its trained half.
         run: The folder of the run, in which its ledger is.
         partner: The label party.
         scorer: Who computes the scores.
+        limits: How much it lets be scored.
+        defenses: Those of its file.
         notify: Told in one line what an interrupted process has left behind.
     """
 
-    config: ExperimentConfig | None
     half: SavedHalf
     run: Path
     partner: str
     scorer: str
+    limits: ScoreLimits = field(default_factory=ScoreLimits)
+    defenses: Sequence[FoundDefense] = ()
     notify: Callable[[str], None] = lambda line: None
 
     @classmethod
-    def over_a_network(
-        cls, config: ExperimentConfig, half: SavedHalf, run: Path, notify: Callable[[str], None]
+    def of(
+        cls, config: ExperimentConfig, half: SavedHalf, run: Path, notify: Callable[[str], None] = lambda line: None
     ) -> Counting:
-        """Return that of a party which has its own half alone."""
-        return cls(config, half, run, config.active, config.scorer, notify)
+        """Return that of a party with a file, which says how much it lets be scored."""
+        limits = ScoreLimits(**config.prediction.limits)
+        return cls(half, run, config.active, config.scorer, limits, config.found_defenses, notify)
 
     def ledger(self) -> Ledger:
         """Return the ledger, open.
@@ -99,24 +102,22 @@ class Counting:
         """
         schema = self.half.schema
         where = self.run / LEDGER_FOLDER / schema.party  # several, where one process has all parties
-        return Ledger(where, party=schema.party, run=schema.run, limits=limits_of(self.config), notify=self.notify)
+        return Ledger(where, party=schema.party, run=schema.run, limits=self.limits, notify=self.notify)
 
     def about(self, asked: Literal["predict", "serve"]) -> ScoredFor:
         """Return what stands beside the records."""
-        config = self.config
-        named = () if config is None else tuple(self._defenses(config))
+        named = tuple(self._defenses())
         return ScoredFor(
             partner=self.partner, asked=asked, model=self.half.schema.digest, defenses=named, scorer=self.scorer
         )
 
-    def _defenses(self, config: ExperimentConfig) -> list[str]:
+    def _defenses(self) -> list[str]:
         """Return the names of those that act on what this party sends: its part, and scores that it computes."""
         mine = {"activation"} | ({"scores"} if self.scorer == self.half.schema.party else set())
-        found = [(hook, hook.found("defenses", config.folder).crossing) for hook in config.defenses]
         return [
             hook.name
-            for hook, crossing in found
-            if crossing in mine and (crossing == "scores" or "prediction" in hook.phases)
+            for hook, found in self.defenses
+            if found.crossing in mine and (found.crossing == "scores" or "prediction" in hook.phases)
         ]
 
     def marks(self, ledger: Ledger, names: pa.Array, named_by: NamedBy) -> Marks:

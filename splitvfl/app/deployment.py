@@ -30,15 +30,8 @@ from splitvfl.app.joining import with_own_model
 from splitvfl.app.label_horizon import before
 from splitvfl.app.own_columns import own_summary
 from splitvfl.app.records import OwnData, in_words_of, own_data
-from splitvfl.app.run_folder import (
-    MODEL_FOLDER,
-    check_folder,
-    has_checkpoint,
-    is_barely_begun,
-    replacing,
-    settle,
-    write_config,
-)
+from splitvfl.app.run_files import MODEL_FOLDER
+from splitvfl.app.run_folder import check_folder, has_checkpoint, is_barely_begun, replacing, settle, write_config
 from splitvfl.app.saved_model import Origin, save_half
 from splitvfl.app.scoring import check_own_defenses
 from splitvfl.app.single_columns import said_of_columns, said_to_label_owner, solvable_columns
@@ -234,7 +227,7 @@ class Deployment:
 
     def told_before(self) -> list[str]:
         """Return what is to be said before the first step, in sentences."""
-        with in_words_of(self._config):
+        with in_words_of(self._config.data, self._config.parties):
             about = own_summary_of(self.own.data, self.own.task)
         agreed = self.assembly.agreed_horizon(self.own.data.training_records, self.own.task)
         records = self.own.data.train.count
@@ -246,17 +239,19 @@ class Deployment:
 
         A passive party knows its own features alone, and the label owner its own.
         """
-        width, run = self.own.data.width, (self._config, self.assembly, self._batches)
+        width = self.own.data.width
         if self.name == self._config.active:
-            return said_to_label_owner(*run, own_features=width)
-        return said_of_columns(solvable_columns(*run, {self.name: width}, own_features=None))
+            partners = [name for name in self._config.parties if name != self.name]
+            return said_to_label_owner(self.assembly, self._batches, partners, own_features=width)
+        found = solvable_columns(self.assembly, self._batches, {self.name: width}, own_features=None)
+        return said_of_columns(found)
 
     def _own_readers(self) -> list[Attack]:
         """Return what reads what a passive party sends while it trains; the party with labels sends no activation."""
         return (
             []
             if self.name == self._config.active
-            else live_readers(self._config, self.assembly, records=self.own.data.train.count)
+            else live_readers(self.assembly, audited=self._config.audited, records=self.own.data.train.count)
         )
 
     def take_up(
@@ -325,7 +320,7 @@ class Deployment:
         own = self.own
         if own.task is None:
             return None
-        return Solving(self._config, self.assembly, self._batches, task=own.task, own_columns=own.data.width)
+        return Solving(self.assembly, self._batches, task=own.task, own_columns=own.data.width)
 
     def _foreseen(self, solving: Solving, columns: Mapping[str, int]) -> tuple[list[Solvable], list[str]]:
         found = solving.of(columns)
@@ -489,8 +484,8 @@ class Deployment:
         """Make a party one worker of several, with randomness of its own; it gets worker 0's weights at step 0."""
         if self._team.size == 1:
             return
-        check_replicable(party, self._config)
-        for line in said_of_divided(party, self._config):
+        check_replicable(party, self._config.source)
+        for line in said_of_divided(party, self._config.model.recipe):
             self._notify(line)
         seed = self._config.train.private_seed_for_experiments
         if seed is not None and self._team.rank:  # else all would drop out the same places of their rows
@@ -725,7 +720,7 @@ def run_party(
     team = team or Alone()
     folder = folder_of(folder, team)
     with telling(team):
-        shards = shards_of(config, name, team)
+        shards = shards_of(config.data.path, name, team, source=config.source)
     with telling(team), leaving_together(team), after_worker_0(team), locked(folder), closed_for_writing():
         settle(folder, notify=notify)
         going_on = not overwrite and has_checkpoint(folder)

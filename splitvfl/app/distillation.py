@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from splitvfl.app.run_folder import ALONE_FOLDER, DISTILLATION_FILE, STUDENT_FOLDER
+from splitvfl.app.run_files import ALONE_FOLDER, DISTILLATION_FILE, STUDENT_FOLDER
 from splitvfl.app.saved_model import SavedHalf
 from splitvfl.app.teacher import teacher_of
 from splitvfl.config.module_sources import Modules

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from splitvfl.app import network_demo
 from splitvfl.errors import ConfigError
+from splitvfl.system.untrusted_files import new_file
 from splitvfl.wording import suggestion
 
 COMPANIES = "companies"
@@ -83,7 +84,7 @@ def _write(path: Path, text: str) -> None:
         raise ConfigError(f"{path} is there already, and is another file; name another folder with --out")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+        with new_file(path, mode=0o666) as file:
+            file.write(text.encode())
     except FileExistsError as error:  # a link to nothing would be followed
         raise ConfigError(f"{path} is there already, and is a link; name another folder with --out") from error

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from splitvfl.app.assembly import Assembly
@@ -23,18 +23,10 @@ from splitvfl.app.exchanges import said_before
 from splitvfl.app.few_known import said_of_few_known
 from splitvfl.app.joining import with_own_model
 from splitvfl.app.label_horizon import LabelHorizon, before, observed_horizon, outcome
-from splitvfl.app.reconstruction import reconstruct_listed
+from splitvfl.app.reconstruction_figures import reconstruct_listed
 from splitvfl.app.records import in_words_of, load_data
-from splitvfl.app.run_folder import (
-    CONFIG_FILE,
-    MODEL_FOLDER,
-    check_folder,
-    finished_at,
-    has_checkpoint,
-    replacing,
-    settle,
-    write_config,
-)
+from splitvfl.app.run_files import CONFIG_FILE, MODEL_FOLDER
+from splitvfl.app.run_folder import check_folder, finished_at, has_checkpoint, replacing, settle, write_config
 from splitvfl.app.single_columns import said_of_columns, solvable_columns
 from splitvfl.app.solving import Solving, independent_columns
 from splitvfl.app.workers import said_in_one_process
@@ -66,6 +58,7 @@ from splitvfl.run.trainer import MadeBy, Trainer
 from splitvfl.run.training import TrainingProgress
 from splitvfl.system.folder_lock import locked
 from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder
+from splitvfl.system.untrusted_files import write_whole
 from splitvfl.wording import shown
 
 if TYPE_CHECKING:
@@ -195,7 +188,7 @@ class Experiment:
             passives,
             assembly.plan,
             defenses=assembly.defenses(),
-            attacks=experiment_attacks(config, assembly, records=active.data.train.count),
+            attacks=experiment_attacks(assembly, audited=config.audited, records=active.data.train.count),
             folder=folder,
             malicious=assembly.malicious(),
         )
@@ -213,12 +206,16 @@ class Experiment:
         """Name of the party that sends a direction of noise, if anybody does."""
         config = self._config
         elsewhere = config.network is not None and config.scorer != config.active
-        return None if elsewhere and not _awaits_direction(config) else config.prediction.direction_by
+        return (
+            None
+            if elsewhere and not _awaits_direction(config.defenses, config.folder)
+            else config.prediction.direction_by
+        )
 
     def _score_noise(self, active: ActiveParty) -> MemoisedNoise | None:
         """Return memoised noise on the scores of this trainer; ``None``: it is drawn anew for every prediction."""
         check_awaited(active.scores, self._direction_by)
-        if not self._config.memoised_scores:
+        if not self._config.prediction.memoised:
             return None
         check_memoised(active.scores)
         seed = self._config.train.noise_seed_for_experiments
@@ -250,7 +247,6 @@ class Experiment:
             observed: As of :meth:`horizons`.
         """
         solving = Solving(
-            self._config,
             self._assembly,
             trainer.batches,
             task=self._bench.data.task,
@@ -267,14 +263,14 @@ class Experiment:
     def few_known(self, trainer: Trainer) -> Iterator[str]:
         """Yield which readers of activations will leave messages out, in sentences."""
         records = trainer.active.data.train.count
-        attacks = experiment_attacks(self._config, self._assembly, records=records)
+        attacks = experiment_attacks(self._assembly, audited=self._config.audited, records=records)
         return said_of_few_known(attacks, records=records, batch_size=message_size(self._assembly, records))
 
     def columns_solvable(self, trainer: Trainer) -> list[SolvableColumn]:
         """Return which partners' only features the label owner can compute."""
         widths = {name: party.data.width for name, party in trainer.passives.items()}
         own = trainer.active.data.width
-        return solvable_columns(self._config, self._assembly, trainer.batches, widths, own_features=own)
+        return solvable_columns(self._assembly, trainer.batches, widths, own_features=own)
 
     def said_of_malicious(self) -> list[str]:
         """Return who deviates, in sentences."""
@@ -288,7 +284,7 @@ class Experiment:
         self, trainer: Trainer, observed: LabelHorizon | None, agreed: LabelHorizon | None
     ) -> Iterator[str]:
         """Yield what is known before the first step, in sentences; horizons as of :meth:`horizons`."""
-        with in_words_of(self._config):
+        with in_words_of(self._config.data, self._config.parties):
             yield from summary_of(self._bench.data)
         yield from said_in_one_process(self._config)
         yield from self.few_known(trainer)
@@ -544,10 +540,7 @@ def _save_weights(trainer: Trainer, folder: Path) -> None:
         for model, what in zip(party.models, ("", ".private-top"), strict=False):
             weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
             path = folder / f"{party.name}{what}.safetensors"
-            draft = path.with_name(f".{path.name}")
-            draft.unlink(missing_ok=True)  # a link would be written through
-            save_file(weights, draft)
-            draft.replace(path)  # until now the earlier weights stay
+            write_whole(path, save(weights), flush=False)
 
 
 @dataclass(frozen=True)
@@ -628,22 +621,21 @@ def variants(
     each = {"+".join(str(hook) for hook in chosen) or "none": chosen for chosen in defenses}
     for named, chosen in each.items():
         label = f"{cut}, {named}" if cut else named
+        prediction = config.prediction
+        # No party sends a direction of noise if no defense awaits one.
+        if prediction.direction_by is not None and not _awaits_direction(chosen, config.folder):
+            prediction = prediction.model_copy(update={"direction_by": None})
         for seed in range(config.train.seed, config.train.seed + seeds):
             train = config.train.model_copy(update={"seed": seed, "noise_seed_for_experiments": seed})
-            changed = _undirected(config.model_copy(update={"train": train, "defenses": tuple(chosen)}))
-            found.append(Variant(label, changed, folder / _folder_name(label) / f"seed-{seed}"))
+            changes = {"train": train, "defenses": tuple(chosen), "prediction": prediction}
+            found.append(
+                Variant(label, config.model_copy(update=changes), folder / _folder_name(label) / f"seed-{seed}")
+            )
     return found
 
 
-def _undirected(config: ExperimentConfig) -> ExperimentConfig:
-    """Return a variant in which no party sends a direction of noise if none of its defenses awaits one."""
-    if config.prediction.direction_by is None or _awaits_direction(config):
-        return config
-    return config.model_copy(update={"prediction": config.prediction.model_copy(update={"direction_by": None})})
-
-
-def _awaits_direction(config: ExperimentConfig) -> bool:
-    return any(awaits_direction(hook.made("defenses", config.folder)) for hook in config.defenses)
+def _awaits_direction(defenses: Sequence[HookConfig], folder: Path) -> bool:
+    return any(awaits_direction(hook.made("defenses", folder)) for hook in defenses)
 
 
 def _folder_name(label: str) -> str:

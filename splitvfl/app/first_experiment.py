@@ -84,7 +84,7 @@ def first_experiment(
     draft = _Draft(files, guesses, path, command, parties, division)
     # Only when the data are read is it known how many records all parties have, and of them the training part.
     with_all = parse_config(draft.text(guesses.records), source=path)
-    with in_words_of(with_all):
+    with in_words_of(with_all.data, with_all.parties):
         data = load_data(with_all)
     text = draft.text(data.active.train.count)
     return FirstExperiment(text, tuple(map(printable, draft.said())), parse_config(text, source=path), data)

@@ -13,9 +13,10 @@ Source: *Privacy Against Inference Attacks in Vertical Federated Learning*, theo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -31,10 +32,9 @@ from splitvfl.app.forecast_result import (
     ViewForecast,
 )
 from splitvfl.app.records import load_data, own_data
-from splitvfl.app.run_folder import MODEL_FOLDER
+from splitvfl.app.run_files import MODEL_FOLDER
 from splitvfl.app.saved_model import HALF_FILE, SavedHalf, load_half
 from splitvfl.attacks.error_bounds import (
-    ColumnMoments,
     Seen,
     classes_for_exactness,
     column_errors,
@@ -53,7 +53,7 @@ from splitvfl.attacks.known_defense import can_be_known, estimate_behind
 from splitvfl.attacks.least_squares import least_squares
 from splitvfl.attacks.rcc2 import rcc2
 from splitvfl.config.registry import arguments_of, built_in
-from splitvfl.config.sections import ExperimentConfig
+from splitvfl.config.sections import ExperimentConfig, HookConfig, ModelSection, PartyConfig
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.encoding import same_numbers
 from splitvfl.data.transform import MOST_ROTATED, Rearrangement, best_rotation
@@ -73,6 +73,7 @@ from splitvfl.hooks import (
 )
 from splitvfl.leakage.alphabets import known_alphabets
 from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share, flags_among, varying_groups
+from splitvfl.leakage.column_moments import ColumnMoments, two_valued
 from splitvfl.leakage.estimates import JudgedAttack, OwnColumn, best_first, judged_attack, own_columns
 from splitvfl.leakage.features import judge_estimate, run_feature_attack
 from splitvfl.leakage.noise_direction import noise_direction
@@ -101,8 +102,6 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "gradient-inversion": {"steps": 2_000},
     "discrete-search": {"most_programs": 20, "time_limit_s": 0.1},
 }
-# Of a mean of x (1 − x), in float64: roundings of sums, and less than one value of ½ in a thousand million records.
-_TWO_VALUED = 1e-10
 _VIEWS: tuple[Seen, ...] = ("scores", "activation")
 
 
@@ -131,16 +130,21 @@ def forecast(
         DataError: If the data are not what the file says, or no column varies.
         CheckpointError: If there is no trained half, or it is damaged.
     """
-    _check(config, name, classes, judged)
+    _check(config.parties, name, config.model, config.source)
+    _check_counts(classes, judged)
     if also and model is None:
         raise ConfigError("also: further models stand beside a first one: name it (model)")
     half = None if model is None else load_half(half_folder(model, name))
     if half is not None:
         check_half(half, name)
-    own = _columns_of(config, name, half)
-    further = [_further(config, name, folder, own) for folder in also]
+    own = _columns_of(columns_of_training(config, name, half), half, config.model)
+    columns_for = partial(columns_of_training, config, name)
+    further = [_further(folder, own, columns_for, config.model, config.source) for folder in also]
     if classes is None and half is not None and half.schema.task != "regression":
         classes = max(2, half.schema.outputs)
+    published = (
+        [] if half is None or half.schema.task == "regression" else _score_defenses(config.defenses, config.folder)
+    )
     return Forecast(
         party=name,
         records=own.moments.count,
@@ -152,30 +156,33 @@ def forecast(
         exact_from={sees: classes_for_exactness(len(own.names) - len(own.sums), seen=sees) for sees in _VIEWS},
         sums=len(own.sums),
         again=_trained_again(own, [one.weight for one in (own, *further) if one.weight is not None], classes),
-        model=None if half is None else _of_model(own, half, config, judged),
-        notes=tuple(_notes(own, config, name, half)),
+        model=None if half is None else _of_model(own, half, published, judged),
+        notes=tuple(_notes(own, config.parties, half, defended=bool(published))),
     )
 
 
-def _check(config: ExperimentConfig, name: str, classes: int | None, judged: int) -> None:
-    if name not in config.parties or config.parties[name].role != "passive":
+def _check(parties: Mapping[str, PartyConfig], name: str, model: ModelSection, source: str) -> None:
+    if name not in parties or parties[name].role != "passive":
         raise ConfigError(
             f"--as: a forecast is of a passive party's columns, and {name} is none; there are "
-            + ", ".join(other for other, party in config.parties.items() if party.role == "passive")
+            + ", ".join(other for other, party in parties.items() if party.role == "passive")
         )
-    if not config.model.recipe.is_linear:
+    if not model.recipe.is_linear:
         raise ConfigError(
-            f"{config.source}: model: {config.model.name} is not linear, and this forecast is of equations that a "
+            f"{source}: model: {model.name} is not linear, and this forecast is of equations that a "
             "linear model's predictions give (model: logistic-regression); what activations of others tell, "
             "forecast_activations says"
         )
-    loss = config.model.recipe.make_loss()
+    loss = model.recipe.make_loss()
     if loss is not None and link_of(loss) is None:
         raise ConfigError(
-            f"{config.source}: model: a forecast is of equations that follow from scores, and from those of the "
+            f"{source}: model: a forecast is of equations that follow from scores, and from those of the "
             f"{loss_name(loss)} loss none do here (means of poisson and gamma; logits that logit_clip cuts off); what "
             "activations tell, splitvfl train with feature attacks measures"
         )
+
+
+def _check_counts(classes: int | None, judged: int) -> None:
     if classes is not None and classes < 2:
         raise ConfigError(f"--classes: expected at least 2 classes, got {classes}: one class tells nothing")
     if judged < 1:
@@ -205,9 +212,9 @@ def check_half(half: SavedHalf, name: str) -> None:
 # --- the party's own columns
 
 
-def _columns_of(config: ExperimentConfig, name: str, half: SavedHalf | None) -> _Own:
+def _columns_of(data: PartyData, half: SavedHalf | None, model: ModelSection) -> _Own:
     """Return the party's columns, and the model's weights of them: after a transform, of who knows it."""
-    data = columns_of_training(config, name, half)
+    name = data.name
     if not data.width:
         raise DataError(
             f"{name} has no columns of numbers: there is nothing to forecast (data.categorical: onehot makes numbers "
@@ -217,8 +224,8 @@ def _columns_of(config: ExperimentConfig, name: str, half: SavedHalf | None) -> 
         raise DataError(f"{name} has no training record: nobody knows the range of its columns")
     groups = category_groups(data)
     if half is None:
-        return _Own(data.with_row_norm(config.model.recipe.row_norm), None, groups)
-    party = half.party(data, device=torch.device("cpu"), own=config.model)
+        return _Own(data.with_row_norm(model.recipe.row_norm), None, groups)
+    party = half.party(data, device=torch.device("cpu"), own=model)
     if not isinstance(party, PassiveParty) or not party.is_linear:
         raise ConfigError(
             f"--model: the half in {half.folder} is not one linear layer on columns of numbers "
@@ -244,19 +251,13 @@ def columns_of_training(config: ExperimentConfig, name: str, half: SavedHalf | N
     A party alone divides its records otherwise than an experiment in one process divides the whole file; the encoding
     that was learned of them tells which it was.
     """
-    whole = _part_of_whole(config, name)
+    whole: PartyData | None = None
+    with suppress(SplitVFLError):  # where the file is of this party alone
+        whole = load_data(config)[name]
     if whole is not None and half is None:  # this party's columns, and not all that stand in the file
         return whole
     own = own_data(config, name).data
     return own if whole is None or half is None or encoded_alike(own, half) else whole
-
-
-def _part_of_whole(config: ExperimentConfig, name: str) -> PartyData | None:
-    """Return a party's part of the whole data, where the file is of all parties; ``None`` where it is of this one."""
-    try:
-        return load_data(config)[name]
-    except SplitVFLError:
-        return None
 
 
 def encoded_alike(data: PartyData, half: SavedHalf) -> bool:
@@ -348,13 +349,6 @@ class _Own:
         return self.box.unit(records.rows(rows).columns.numeric)[:, self.box.varying]
 
 
-def two_valued(moments: ColumnMoments) -> list[bool]:
-    """Return which columns of the unit box have no values but 0 and 1: there, the mean of x (1 − x) is 0."""
-    squares = moments.around(0.0).diagonal()
-    found: list[bool] = ((moments.mean - squares).abs() <= _TWO_VALUED).tolist()
-    return found
-
-
 def _pieces(count: int) -> Iterator[Tensor]:
     for start in range(0, count, _PIECE):
         yield torch.arange(start, min(start + _PIECE, count))
@@ -392,16 +386,19 @@ def _before_training(moments: ColumnMoments, first: int | None) -> Iterator[Clas
 # --- with several models
 
 
-def _further(config: ExperimentConfig, name: str, folder: Path, first: _Own) -> _Own:
+def _further(
+    folder: Path, first: _Own, columns_for: Callable[[SavedHalf], PartyData], model: ModelSection, source: str
+) -> _Own:
     """Return the columns and weights of a further model, if they are those of the first in one and the same box."""
+    name = first.data.name
     half = load_half(half_folder(folder, name))
     check_half(half, name)
-    own = _columns_of(config, name, half)
+    own = _columns_of(columns_for(half), half, model)
     same_box = torch.equal(own.box.lower, first.box.lower) and torch.equal(own.box.upper, first.box.upper)
     if not encoded_alike(own.data, half) or own.names != first.names or not same_box:
         raise ConfigError(
             f"--model: the columns of {folder} are encoded otherwise than those of the first model, or than "
-            f"{config.source} has them: equations of both cannot be put together from this file alone (public ranges, "
+            f"{source} has them: equations of both cannot be put together from this file alone (public ranges, "
             "data.ranges, make encodings equal; splitvfl reconstruct RUN RUN, of experiments, measures)"
         )
     return own
@@ -436,11 +433,10 @@ def _rank(rows: Tensor) -> int:
 # --- with a model
 
 
-def _of_model(own: _Own, half: SavedHalf, config: ExperimentConfig, judged: int) -> ModelForecast:
+def _of_model(own: _Own, half: SavedHalf, published: Sequence[_Published], judged: int) -> ModelForecast:
     assert own.weight is not None, "there is a model"
     truth = own.sample(judged)
     groups = [*own.groups, *own.flags]
-    published = () if half.schema.task == "regression" else _score_defenses(config)
     views = [_view(sees, own, truth, groups, published) for sees in _VIEWS]
     return ModelForecast(
         outputs=half.schema.outputs,
@@ -607,10 +603,9 @@ class _Published(NamedTuple):
     hooks: tuple[Defense, ...]
 
 
-def _score_defenses(config: ExperimentConfig) -> list[_Published]:
+def _score_defenses(defenses: Sequence[HookConfig], folder: Path) -> list[_Published]:
     """Return the defenses of scores of the file, each by itself, and all of them where there are several."""
-    folder = config.folder
-    of_scores = [hook for hook in config.defenses if hook.found("defenses", folder).crossing == "scores"]
+    of_scores = [hook for hook in defenses if hook.found("defenses", folder).crossing == "scores"]
     found = [_Published(str(hook), (hook.made("defenses", folder),)) for hook in of_scores]
     if len(found) > 1:
         found.append(_Published("all of them", tuple(one.hooks[0] for one in found)))
@@ -643,8 +638,9 @@ def _mse(estimate: Tensor, truth: Tensor) -> float:
     return (estimate - truth).square().mean().item()
 
 
-def _notes(own: _Own, config: ExperimentConfig, name: str, half: SavedHalf | None) -> Iterator[str]:
-    others = [other for other, party in config.parties.items() if party.role == "passive" and other != name]
+def _notes(own: _Own, parties: Mapping[str, PartyConfig], half: SavedHalf | None, *, defended: bool) -> Iterator[str]:
+    name = own.data.name
+    others = [other for other, party in parties.items() if party.role == "passive" and other != name]
     if others:
         yield (
             f"the parts of {' and '.join(others)} are taken to be known to the attacker: the worst case, as scores are "
@@ -661,7 +657,7 @@ def _notes(own: _Own, config: ExperimentConfig, name: str, half: SavedHalf | Non
             "categories and flags have few values: discrete-search goes through these, and the other attacks do not "
             "even use that columns of one category sum to one, which is an equation more for each"
         )
-    if half is not None and half.schema.task != "regression" and _score_defenses(config):
+    if defended:
         yield (
             "defenses of scores are tried on scores as if the parts of all others left the classes level: you know "
             "your own part alone"
@@ -676,7 +672,7 @@ def _notes(own: _Own, config: ExperimentConfig, name: str, half: SavedHalf | Non
             "the attacker is taken to know your transform, and undoes it: columns are those before it; what is left to "
             "who takes your weights for weights of these stands beside your transform, among the defenses"
         )
-    elif half is None and config.parties[name].transform is not None:
+    elif half is None and parties[name].transform is not None:
         yield "your transform is left out: it changes nothing for who knows it"
     if own.data.field_sizes:
         yield f"categories that stay codes, of which a forecast says nothing: {len(own.data.field_sizes)}"

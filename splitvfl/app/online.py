@@ -18,7 +18,7 @@ from splitvfl.app.addresses import SERVING, AddressBook
 from splitvfl.app.counting import Counting, check_own_limits, check_single_answers
 from splitvfl.app.http_access import Access, HttpLimits, HttpSettings, access
 from splitvfl.app.promised_predictions import NOT_COVERED, AfterTraining, on_request, put_by, was_promised
-from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
+from splitvfl.app.run_files import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.saved_model import HALF_FILE, load_half
 from splitvfl.app.score_drift import score_shifts, shifts_said
 from splitvfl.app.serving import PredictionFiles, defend_predictions, partners_of, records_to_score
@@ -159,7 +159,7 @@ class _Preparation:
         self.name = self.half.schema.party if name is None else self.config.own_name(name)
         self.partners = partners_of(self.half, self.name, self.config.parties, self.config.source)
         self._check_exchange()
-        check_own_limits(self.config, self.name)
+        check_own_limits(self.config.prediction.limits, self.config.parties, self.name, source=self.config.source)
         if self.config.train.threads is not None:
             torch.set_num_threads(self.config.train.threads)
 
@@ -195,7 +195,9 @@ class _Preparation:
         assert isinstance(party, ActiveParty)
         for line in () if own is None else drift_said({self.name: own.drift}):
             self.notify(line)
-        shifts = score_shifts(party, self.half, self.config)
+        shifts = score_shifts(
+            party, self.half, self.config.found_defenses, private_top=self.config.model.recipe.private_top
+        )
         for line in shifts_said(shifts):
             self.notify(line)
         model: dict[str, object] = {"run": self.half.schema.run, "step": self.half.schema.step}
@@ -247,17 +249,17 @@ class _Preparation:
     def _passive(self) -> PartyService:
         if self.settings.http is not None:
             raise ConfigError(f"--http: requests come to {self.config.active}, the label party; leave it out here")
-        check_single_answers(self.config)
+        check_single_answers(self.config.prediction.fewest, source=self.config.source)
         own = self._records(needed=True)
         assert own is not None
         party = self._party(own.data)
         assert isinstance(party, PassiveParty)
         folder = self.run / SERVING_FOLDER
         close_folder(folder)
-        files = files_named(self.config, "activation")
+        files = files_named(self.config.found_defenses, "activation")
         settings = drawn_under(folder, self._noise_settings(), {"files": files})
         note_settings(folder, settings, self.notify)
-        note_code(folder, self.config, "activation", self.notify)
+        note_code(folder, self.config.found_defenses, "activation", self.notify)
         answers = RecordAnswers(
             party,
             self._index(own),
@@ -292,12 +294,12 @@ class _Preparation:
         return PartyService(self.run, service, counts, self.notify, self._after([self.name]))
 
     def _admission(self, own: NewRecords) -> Admit:
-        counting = Counting.over_a_network(self.config, self.half, self.run, self.notify)
+        counting = Counting.of(self.config, self.half, self.run, self.notify)
         return counting.admission(own.names, own.named_by)
 
     def _after(self, passives: Sequence[str]) -> AfterTraining:
-        promised = was_promised(self.run, self.config)
-        if promised and put_by(self.run, self.config) is not None and not self.settings.not_covered:
+        promised = was_promised(self.run, self.config.exchange)
+        if promised and put_by(self.run, self.config.exchange) is not None and not self.settings.not_covered:
             raise PrivacyError(
                 f"{self.run}: its noise was put by for predictions with splitvfl predict (exchange.noise.predictions), "
                 f"and answers on request have none of it: give up what is promised of the training with {NOT_COVERED}"
@@ -307,7 +309,13 @@ class _Preparation:
 
     def _noise_settings(self) -> dict[str, object]:
         named = self.half.schema.encoding is not None
-        return noise_settings(self.config, id_column=self._id_column if named else None, case=self._case)
+        return noise_settings(
+            self.config.found_defenses,
+            source=self.config.source,
+            activation_clip=self.config.exchange.activation_clip,
+            id_column=self._id_column if named else None,
+            case=self._case,
+        )
 
     # --- what both have
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from splitvfl.app.assembly import Assembly
 from splitvfl.app.column_auditing import read_again, thorough_readers
-from splitvfl.config.sections import ExperimentConfig
+from splitvfl.config.sections import ExperimentConfig, TrainConfig
 from splitvfl.hooks import hook_name, reads_activations, reads_steps, reads_whole_model, target_of
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.judging import task_name
@@ -49,11 +49,13 @@ def own_summary(
     unavailable |= {hook_name(one): NO_WHOLE_MODEL for one in listed if reads_whole_model(one)}
     unavailable |= {hook_name(one): NO_STEPS for one in listed if reads_steps(one)}
     if config.audited:  # whatever could be judged of what was sent
-        again, missing = _read_finished(config, assembly, run.party, notify)
+        again, missing = _read_finished(assembly, run.party, notify, active=config.active, settings=config.train)
         readings, unavailable = [*readings, *again], missing | unavailable
     learned = run.learned
     task = assembly.task(learned.task, learned.outputs)
-    features = own_feature_leaks(attacks, run.party, _label_party(config, assembly, run), unavailable)
+    others = [name for name, party in config.parties.items() if party.role == "passive" and name != run.name]
+    seat = _label_party(config.active, others, assembly, run.learned.outputs)
+    features = own_feature_leaks(attacks, run.party, seat, unavailable)
     return RunSummary(
         name=config.name,
         seat=run.name,
@@ -82,28 +84,28 @@ def own_summary(
 
 
 def _read_finished(
-    config: ExperimentConfig, assembly: Assembly, party: PassiveParty, notify: Callable[[str], None]
+    assembly: Assembly, party: PassiveParty, notify: Callable[[str], None], *, active: str, settings: TrainConfig
 ) -> tuple[list[ColumnReading], dict[str, str]]:
     """Return what is read of messages of the finished model; a failure is told, as nothing is to be lost by it now."""
     try:
         readers = thorough_readers(assembly, party)
         if readers:
             notify(f"reading what the finished model would send: {', '.join(map(hook_name, readers))}")
-        return read_again(config, assembly, party, readers)
+        return read_again(assembly, party, readers, active=active, settings=settings)
     except Exception as error:  # whatever it is, the run is over, and its figures are not to be lost
         return [], {"readers of the finished model": f"{type(error).__name__}: {error}"}
 
 
-def _label_party(config: ExperimentConfig, assembly: Assembly, run: PassiveRun) -> LabelParty:
+def _label_party(name: str, others: list[str], assembly: Assembly, outputs: int) -> LabelParty:
     """Return who sees the party's predictions, as far as its file and the exchange say."""
-    recipe, exchange = config.model.recipe, assembly.exchange
+    recipe, exchange = assembly.recipe, assembly.exchange
     loss = recipe.make_loss()
     readable = loss is None or link_of(loss) is not None
     return LabelParty(
-        name=config.active,
+        name=name,
         # A private top, which predicts then, is no sum of the parts that cross; and not all scores are read back.
-        logits=run.learned.outputs if recipe.is_linear and not recipe.private_top and readable else 0,
-        others=[name for name, party in config.parties.items() if party.role == "passive" and name != run.name],
+        logits=outputs if recipe.is_linear and not recipe.private_top and readable else 0,
+        others=others,
         all_named=exchange.hides_parts,  # only then a party has to know of all others
         sums=exchange.hides_parts,
     )

@@ -6,7 +6,7 @@ What the others send is theirs to audit: it is listed by name, and is no pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from splitvfl.app.auditing import CONFIDENCE, ExperimentAudit, bare, check_draws, of_defenses, surroundings
@@ -15,7 +15,7 @@ from splitvfl.app.plan_auditing import NoisyTraining, audit_plan
 from splitvfl.app.workers import shards_to_try
 from splitvfl.audit.defense import DRAWS
 from splitvfl.claims import claims_of, not_applying, releases_of
-from splitvfl.config.sections import ExperimentConfig
+from splitvfl.config.sections import ExperimentConfig, FoundDefense, PartyConfig
 from splitvfl.data.schema import Role
 from splitvfl.errors import ConfigError
 from splitvfl.hooks import Crossing, crossing_of, placed
@@ -52,7 +52,7 @@ def audit_party(
             f"{config.source}: {name} has a key and no data (exchange {config.exchange.name}): no defense acts on what "
             f"it sends, and there is nothing to audit; name one of {', '.join(config.parties)} (--as)"
         )
-    team, shards = FirstWorker(config.team.workers), shards_to_try(config, name)
+    team, shards = FirstWorker(config.team.workers), shards_to_try(config.data.path, name, count=config.shards)
     deployment = Deployment(config, name, team=team, shards=shards)
     own, noise = deployment.own, deployment.assembly.noise
     # Attached as in a run, so that what does not fit is refused here too.
@@ -61,7 +61,7 @@ def audit_party(
     defenses = [placed(hook.made("defenses", config.folder)) for hook in config.defenses]
     here = [(defense, phases) for defense, phases in defenses if _sender(crossing_of(defense)) == role]
     around = surroundings(
-        config,
+        config.train,
         classes=2 if own.task is None else deployment.assembly.task(own.task, own.classes).classes,
         receivers=len(config.parties) - 1,
         width=_width(party),
@@ -69,15 +69,17 @@ def audit_party(
     rows = [own.data] if role == "passive" else []
     stops, selected = config.train.early_stopping is not None, own.data.selected_by_label
     releases = releases_of(early_stopping=stops, selected_by_label=selected) if role == "active" else ()
-    audits = [*of_defenses(config, rows, here, around, draws, seed, CONFIDENCE, not_applying(releases))]
+    audits = [*of_defenses(rows, here, around, draws, seed, CONFIDENCE, not_applying(releases))]
     if noise is not None:
         exchange = deployment.assembly.exchange
-        trained = NoisyTraining(config, exchange, [own.data], roles=(role,), released=released, seed=seed)
+        trained = NoisyTraining(
+            config.active, config.train, exchange, [own.data], roles=(role,), released=released, seed=seed
+        )
         audits.append(audit_plan(noise, trained))
     claimed = [claim for defense, _ in here for claim in claims_of(defense)]
     gaps = [gap for audit in audits for gap in audit.gaps]
-    gaps += bare(config, audits, claimed, roles=(role,))
-    gaps += _beyond(config, name, role)
+    gaps += bare(config.exchange.name, audits, claimed, roles=(role,))
+    gaps += _beyond(config.parties, config.found_defenses, name)
     if role == "active":
         gaps.append(_of_widths(around.width, tried=party is not None))
     notes = (
@@ -111,13 +113,14 @@ def _of_widths(width: int, *, tried: bool) -> str:
     )
 
 
-def _beyond(config: ExperimentConfig, name: str, role: Role) -> Iterator[str]:
+def _beyond(parties: Mapping[str, PartyConfig], defenses: Sequence[FoundDefense], name: str) -> Iterator[str]:
     """Say of each other party what of it is not audited, and why."""
-    found = [(str(hook), _sender(hook.found("defenses", config.folder).crossing)) for hook in config.defenses]
-    for other, party in config.parties.items():
+    active = next(other for other, party in parties.items() if party.role == "active")
+    for other, party in parties.items():
         if other == name:
             continue
-        listed = [hook for hook, sender in found if sender == party.role and sender != role]
+        senders = [(str(hook), _sender(found.crossing)) for hook, found in defenses]
+        listed = [hook for hook, sender in senders if sender == party.role != parties[name].role]
         which = f" ({', '.join(listed)})" if listed else ""
         yield (
             f"{other}: what it sends is changed where it is, by the defenses of its own file{which}, and cannot be "
@@ -125,5 +128,5 @@ def _beyond(config: ExperimentConfig, name: str, role: Role) -> Iterator[str]:
         )
     yield (
         "A whole run is not measured here: that takes the columns of all parties in one process. In the networked run "
-        f"itself canaries tell what its messages give away ({config.active}'s file: audit: {{canaries: 300}})."
+        f"itself canaries tell what its messages give away ({active}'s file: audit: {{canaries: 300}})."
     )

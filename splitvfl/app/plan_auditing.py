@@ -21,7 +21,7 @@ from splitvfl.app.sum_noise import SumNoisePlan
 from splitvfl.audit import ClaimAudit, DefenseAudit, Verdict, audit_gaussian
 from splitvfl.audit.calculation import ROUNDING, Calculated
 from splitvfl.claims import sentence
-from splitvfl.config.sections import ExperimentConfig
+from splitvfl.config.sections import TrainConfig
 from splitvfl.data.columns import PartyData
 from splitvfl.data.learned_columns import learned_columns
 from splitvfl.data.schema import Role
@@ -35,7 +35,8 @@ class NoisyTraining:
     """The training that noise was calculated for, as far as it is looked at.
 
     Attributes:
-        config: The experiment.
+        active: The label party.
+        settings: How it is trained.
         exchange: Its exchange, whose receivers are to clip.
         parties: Data of the parties whose messages are looked at.
         roles: Those of these parties.
@@ -43,7 +44,8 @@ class NoisyTraining:
         seed: Of the training in which the receivers are tried.
     """
 
-    config: ExperimentConfig
+    active: str
+    settings: TrainConfig
     exchange: Exchange
     parties: Sequence[PartyData]
     roles: Sequence[Role]
@@ -81,7 +83,7 @@ def _of_hdp(plan: HdpPlan, training: NoisyTraining) -> DefenseAudit:
     claims = []
     if "passive" in training.roles:
         unmet = _unmet(plan, training, "passive")
-        moved = realised_sensitivity(plan, training.config, training.exchange, seed=training.seed)
+        moved = realised_sensitivity(plan, training.settings, training.exchange, seed=training.seed)
         claims.append(_of_stream(plan, "a passive party", plan.passive, unmet, moved=moved))
     if "active" in training.roles:
         unmet = [*_void(training), *_unclipped(plan, training.exchange), *_unmet(plan, training, "active")]
@@ -99,8 +101,7 @@ def _of_hdp(plan: HdpPlan, training: NoisyTraining) -> DefenseAudit:
 
 def _unmet(plan: HdpPlan, training: NoisyTraining, sender: Role) -> list[str]:
     """Return what the noise of parties of one role was not calculated for, in sentences."""
-    roles = {name: party.role for name, party in training.config.parties.items()}
-    own = [party for party in training.parties if roles[party.name] == sender]
+    own = [party for party in training.parties if (party.name == training.active) == (sender == "active")]
     # What has ended a promise comes before what never was in it.
     unmet = [line.removeprefix("Not covered: ") for line in training.released]
     unmet += [line for party in own if (line := unmet_by_columns(party))]

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from splitvfl.app.run_folder import CONFIG_FILE, kept_settings
+from splitvfl.app.run_files import CONFIG_FILE, kept_settings
 from splitvfl.config.registry import built_in
-from splitvfl.config.sections import ExperimentConfig
+from splitvfl.config.sections import ExchangeSection
 from splitvfl.errors import PrivacyError
 from splitvfl.party.attaching import attach_defense
 from splitvfl.party.party import PassiveParty
@@ -110,23 +110,23 @@ def folder_of(model: Path) -> Path:
     return model if same else own
 
 
-def was_promised(folder: Path, config: ExperimentConfig | None) -> bool:
+def was_promised(folder: Path, exchange: ExchangeSection | None) -> bool:
     """Return whether noise was calculated for a training: as its folder says, or the settings at hand.
 
     Raises:
         ConfigError: If the folder's settings are damaged.
     """
-    return getattr(None if config is None else config.exchange, "noise", None) is not None or bool(_noise_of(folder))
+    return getattr(exchange, "noise", None) is not None or bool(_noise_of(folder))
 
 
-def put_by(folder: Path, config: ExperimentConfig | None) -> Reserve | None:
+def put_by(folder: Path, exchange: ExchangeSection | None) -> Reserve | None:
     """Return what a training put by for predictions; ``None``: nothing.
 
     Raises:
         CheckpointError: If it put some by, and nobody knows how much is left.
         ConfigError: If the folder's settings are damaged.
     """
-    own = getattr(None if config is None else config.exchange, "noise", None)
+    own = getattr(exchange, "noise", None)
     if getattr(own, "prediction_share", 0.0) or _noise_of(folder).get("prediction_share"):
         return reserve_of(folder)
     return None

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.app.hdp_plan import HdpPlan
-from splitvfl.config.sections import ExperimentConfig
+from splitvfl.config.sections import TrainConfig
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.exchange.base import Exchange
 from splitvfl.hooks import Secrets
@@ -33,7 +33,7 @@ _TIMES = 1e6  # so many times the agreed clip is what is sent of the changed rec
 _ACTIVE, _PASSIVE = "label party", "passive party"
 
 
-def realised_sensitivity(plan: HdpPlan, config: ExperimentConfig, exchange: Exchange, *, seed: int = 0) -> float:
+def realised_sensitivity(plan: HdpPlan, train: TrainConfig, exchange: Exchange, *, seed: int = 0) -> float:
     """Return the L2 distance of all that a passive party sends before noise, of two trainings on neighbouring rows.
 
     All rows are one number of the largest norm, and a record's is turned around. The shape of the training and the
@@ -41,12 +41,12 @@ def realised_sensitivity(plan: HdpPlan, config: ExperimentConfig, exchange: Exch
 
     Args:
         plan: The plan.
-        config: The experiment.
+        train: How the experiment is trained.
         exchange: Its exchange, whose receivers are tried.
         seed: Of the order of records, and of which one it is.
     """
     shape = plan.training
-    batches = Batches(shape.records, shape.size, seed=seed, drop_last=config.train.drop_last)
+    batches = Batches(shape.records, shape.size, seed=seed, drop_last=train.drop_last)
     order = [rows for epoch in range(shape.epochs) for rows in batches.epoch(epoch)][:MOST_STEPS]
     changed = int(np.random.default_rng(seed).integers(shape.records))
     streams = []
@@ -54,7 +54,7 @@ def realised_sensitivity(plan: HdpPlan, config: ExperimentConfig, exchange: Exch
         columns = torch.full((shape.records, 1), plan.norm)
         columns[changed] *= sign
         party = PassiveParty(
-            _data(columns), Linear(1, init="zero"), optimizer=partial(config.train.optimizer.make, radius=plan.radius)
+            _data(columns), Linear(1, init="zero"), optimizer=partial(train.optimizer.make, radius=plan.radius)
         )
         # A party without noise may not take part, and this is what it sends before noise.
         party.activation.attach(_AsItIs(), at=("training",), noise_seed_for_experiments=0)

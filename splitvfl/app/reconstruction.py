@@ -16,27 +16,25 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import Final, get_args
+from typing import get_args
 
 import torch
-from torch import Tensor
 
-from splitvfl.app.forecasting import KnownMeans, equation_attacks, two_valued
-from splitvfl.app.run_folder import CONFIG_FILE, kept_settings
+from splitvfl.app.forecasting import KnownMeans, equation_attacks
+from splitvfl.app.reconstruction_figures import RECORDS, JudgedSystem, judge_system, reconstruction_of, systems_of
+from splitvfl.app.run_files import CONFIG_FILE, kept_settings
 from splitvfl.app.saved_run import SavedRun, load_run
 from splitvfl.app.shown_weights import (
     Changed,
     WeightChange,
-    WeightsAndMoments,
     changed_weights,
     revealed_change,
     shown_system,
 )
 from splitvfl.app.stacked_runs import NamedRun, stacked_system, with_shared_records
-from splitvfl.attacks.rcc1 import rcc1_with_value
+from splitvfl.app.target_columns import TargetColumns
 from splitvfl.config.module_sources import Modules, own_folder
 from splitvfl.config.registry import built_in, construct
 from splitvfl.config.sections import parse_attacks
@@ -46,45 +44,30 @@ from splitvfl.exchange.roll_call import UNSIGNED
 from splitvfl.hooks import (
     Attack,
     hook_name,
-    known_rows_of,
     reads_activations,
     reads_steps,
     reads_whole_model,
     target_of,
 )
-from splitvfl.leakage.categories import CategoryGroup, category_groups, commonest_share, flags_among, varying_groups
-from splitvfl.leakage.estimates import JudgedAttack, best_first, judged_attack, own_columns
-from splitvfl.leakage.features import AWARE, FeatureLeak, Part, Sees
+from splitvfl.leakage.features import AWARE, Part, Sees
 from splitvfl.leakage.reconstruction import (
-    MOST_PLOTTED,
-    PLOTTED,
-    Certificate,
-    PlottedColumn,
-    ReconstructedView,
     Reconstruction,
     Weights,
 )
-from splitvfl.leakage.score_equations import ScoreCounts, count_scores
 from splitvfl.messaging.conversation import converse
 from splitvfl.party.party import ActiveParty
-from splitvfl.run.feature_seats import Judgement, judged, most_told, named_by_knowledge, note_missing
-from splitvfl.run.feature_systems import System, aware_systems, scored_systems
+from splitvfl.run.feature_seats import most_told
+from splitvfl.run.feature_systems import System
 from splitvfl.run.feature_target import FeatureTarget, targets_of, with_transforms_known
 from splitvfl.run.half_folder import is_half
 from splitvfl.run.revealed_file import Revealed, read_revealed
 from splitvfl.run.trainer import Trainer
-
-RECORDS: Final = 2_000
-"""Records of each part that are scored, at most: as many predictions as the paper draws."""
 
 VIEWS: tuple[Sees, ...] = ("scores", "activation")
 TRUE_WEIGHTS: Mapping[Weights, Mapping[str, WeightChange]] = {"true": {}}
 """Who knows the weights, and nobody else."""
 
 _MOMENT = ("run", "step", "epoch")  # of training, that weights are of
-
-# Scores of float32 hold logits to about 1e-6 of their size; estimates are off by that over the least singular value.
-_CERTIFIED_WITHIN = 1e-3
 
 _AUDITED = (
     "halves of a run over a network do not say which records they were trained on: figures are of those that "
@@ -165,38 +148,6 @@ def reconstruct(
     made = reconstruction_of(judgements, active, _name_of(models), skipped, targets)
     audited = isinstance(found, SavedRun) and found.over_a_network
     return replace(made, notes=(*((_AUDITED,) if audited else ()), *_settings_note(made, listed), *_notes(models)))
-
-
-def reconstruct_listed(trainer: Trainer, run: str) -> tuple[Reconstruction | None, dict[str, list[FeatureLeak]]]:
-    """Return what the feature attacks that a trainer lists find, without values of records, and by party in brief.
-
-    Args:
-        trainer: The trainer, after training. Its ``unavailable`` gets the reason where an attack cannot be run.
-        run: What the run is called.
-
-    Returns:
-        The reconstruction, ``None`` where there is no such attack or nothing to attack; and the figures of every
-        attack, as :meth:`splitvfl.Trainer.feature_leaks` returns them.
-    """
-    attacks = trainer.feature_attacks
-    if not attacks:
-        return None, {}
-    targets = targets_of(trainer.passives)
-    note_missing(attacks, trainer.active, targets, trainer.unavailable)
-    found = list(
-        judge_columns(
-            trainer.active, targets, _listed(attacks), trainer.unavailable, known=most_told(attacks), plots=False
-        )
-    )
-    leaks: dict[str, list[FeatureLeak]] = {}
-    for one in found:
-        leaks.setdefault(one.party, []).extend(one.leaks)
-    names = {hook_name(attack) for attack in attacks}
-    skipped = {
-        party: {attack: why for attack, why in reasons.items() if attack.partition(" (")[0] in names}
-        for party, reasons in trainer.unavailable.items()
-    }
-    return (reconstruction_of(found, trainer.active, run, skipped, targets) if found else None), leaks
 
 
 def _check(views: Sequence[str], records: int, weights: str) -> None:
@@ -328,7 +279,7 @@ def _changes(targets: Mapping[str, FeatureTarget], how: Weights) -> Mapping[Weig
     seen = {name: target for name, target in targets.items() if not target.refused}
     return {
         **TRUE_WEIGHTS,
-        how: {name: changed_weights(WeightsAndMoments(target), chosen) for name, target in seen.items()},
+        how: {name: changed_weights(TargetColumns(target), chosen) for name, target in seen.items()},
     }
 
 
@@ -471,7 +422,7 @@ def _every(listed: Mapping[str, Attack]) -> Chosen:
 
 
 def _known_means(system: System) -> KnownMeans:
-    mean = torch.cat([_TargetColumns(target).moments.mean for target in system.targets.values()])
+    mean = torch.cat([TargetColumns(target).moments.mean for target in system.targets.values()])
     return KnownMeans(mean.to(system.known.A.device))
 
 
@@ -499,31 +450,6 @@ def _listed(attacks: Sequence[Attack | str]) -> Chosen:
 
 
 # --- judging
-
-
-class _TargetColumns(WeightsAndMoments):
-    """What there is to know of a passive party's columns that vary, beside a single record."""
-
-    @cached_property
-    def groups(self) -> list[CategoryGroup]:
-        """Categories and flags among the columns."""
-        groups = varying_groups(category_groups(self.target.party.data), self.target.box.varying)
-        return [*groups, *flags_among(self.target.names, two_valued(self.moments), groups)]
-
-
-@dataclass(frozen=True)
-class JudgedSystem:
-    """What one system of equations told of one party's columns.
-
-    Attributes:
-        party: Its name.
-        leaks: What every attack found, in the order in which they were given.
-        view: The same with all that a table shows, the best attack first.
-    """
-
-    party: str
-    leaks: Sequence[FeatureLeak]
-    view: ReconstructedView
 
 
 def judge_columns(
@@ -559,9 +485,9 @@ def judge_columns(
     Raises:
         DataError: If further models are not of the same columns.
     """
-    columns = {name: _TargetColumns(target) for name, target in targets.items()}
+    columns = {name: TargetColumns(target) for name, target in targets.items()}
     models = [AttackedModel(run, active, targets, shown), *also]
-    seen_by_model = [_systems(one, known=known, most=records) for one in models]
+    seen_by_model = [systems_of(one.active, one.targets, known=known, most=records) for one in models]
     for systems in zip_longest(*seen_by_model):
         system = systems[0]
         if system.sees not in views:
@@ -569,12 +495,9 @@ def judge_columns(
         # Who knows a party's transform is not misled by weights that were changed for who does not.
         for given in TRUE_WEIGHTS if system.knows_transform else _kinds(models):
             seen = _stacked(systems, models, given)
-            yield from _judge_system(seen, active.name, columns, chosen, skipped, weights=given, plots=plots)
-
-
-def _systems(model: AttackedModel, *, known: int, most: int) -> Iterator[System]:
-    for find in (scored_systems, aware_systems):
-        yield from find(model.active, model.targets, known=known, most=most)
+            yield from judge_system(
+                seen, active.name, columns, chosen(seen, skipped), skipped, weights=given, plots=plots
+            )
 
 
 def _stacked(systems: Sequence[System | None], models: Sequence[AttackedModel], given: Weights) -> System:
@@ -588,137 +511,3 @@ def _stacked(systems: Sequence[System | None], models: Sequence[AttackedModel], 
         changes = model.shown.get(given, {})
         seen.append(shown_system(system, changes) if changes and not system.knows_transform else system)
     return stacked_system(seen, [model.source for model in models])
-
-
-def _judge_system(
-    system: System,
-    seat: str,
-    columns: Mapping[str, _TargetColumns],
-    chosen: Chosen,
-    skipped: dict[str, dict[str, str]],
-    *,
-    weights: Weights,
-    plots: bool,
-) -> Iterator[JudgedSystem]:
-    attacks = list(chosen(system, skipped))
-    judgements: dict[str, list[tuple[Judgement, int]]] = {}
-    for attack in attacks:
-        for one in judged(attack, system, seat, skipped):
-            judgements.setdefault(one.party, []).append((one, known_rows_of(attack)))
-    certified = weights == "true" and any(hook_name(attack) == "rcc1" for attack in attacks)
-    certificate = _certificate(system) if certified else None
-    for name, found in judgements.items():
-        view = _view(system, columns[name], found, weights=weights, certificate=certificate, plots=plots)
-        yield JudgedSystem(name, [named_by_knowledge(one.leak, system) for one, _ in found], view)
-
-
-def _view(
-    system: System,
-    columns: _TargetColumns,
-    judgements: Sequence[tuple[Judgement, int]],
-    *,
-    weights: Weights,
-    certificate: Certificate | None,
-    plots: bool,
-) -> ReconstructedView:
-    target = columns.target
-    truth = target.points(system.part, system.rows)
-    counted = _counted(system)
-    # The view counts these itself.
-    repeated = set(counted.note.split("; ")) - {counted.unnormalised_note}
-    best = best_first([_figures(one, columns.groups, told) for one, told in judgements])
-    first = judgements[0][0].leak
-    view = ReconstructedView(
-        sees=system.sees,
-        part=system.part,
-        weights=weights,
-        knows_transform=system.knows_transform,
-        equations=first.equations or 0,
-        joint=first.joint or 0,
-        records=len(truth),
-        attacks=best,
-        baselines=tuple(own_columns(target.names, truth, truth.mean(dim=0), truth.var(dim=0, correction=0).tolist())),
-        commonest={one.column: commonest_share(truth[:, list(one.places)]) for one in columns.groups},
-        beyond=_places(system.rows, target.beyond(system.part, system.rows)),
-        unsolvable=_places(system.rows, system.unsolvable.cpu()),
-        saturated=counted.saturated,
-        clipped=counted.bounded,
-        tied=counted.tied,
-        certificate=certificate,
-        notes=tuple(note for note in system.note.split("; ") if note and note not in repeated),
-    )
-    if not plots or weights != "true":
-        return view
-    shown = next(one for one, _ in judgements if one.leak.attack == best[0].attack)
-    return replace(view, plots=tuple(_plotted(view, shown.estimate, shown.truth)))
-
-
-def _figures(one: Judgement, groups: Sequence[CategoryGroup], told: int) -> JudgedAttack:
-    """Return an attack's figures, of the records that it was judged on: not of those whose columns it was told."""
-    known = f"is told the columns of {told} training records, and judged on others" if told else ""
-    note = "; ".join(filter(None, [known, one.warned]))
-    return judged_attack(replace(one.leak, note=note), one.estimate, one.truth, groups)
-
-
-def _places(rows: Tensor, which: Tensor) -> tuple[int, ...]:
-    return tuple(rows[which].tolist())
-
-
-def _counted(system: System) -> ScoreCounts:
-    scores = system.fields.get("scores")
-    return count_scores(scores) if scores is not None else ScoreCounts(0, 0, 0, 0, 0)
-
-
-def _certificate(system: System) -> Certificate:
-    """Return how far the truth can be from RCC1's estimates, and of how many records it is farther."""
-    known = system.known
-    found = rcc1_with_value(known.A, known.b)
-    truth = torch.cat([target.points(system.part, system.rows) for target in system.targets.values()], dim=1)
-    radii = found.bound.clamp(min=0.0).sqrt()
-    away = torch.linalg.vector_norm(truth.to(found.points.device) - found.points, dim=1)
-    return Certificate(
-        mean_radius=radii.mean().item(),
-        largest_radius=radii.max().item(),
-        mean_mse=found.bound.mean().item() / known.A.shape[1],
-        optimal=int(found.solved.sum()),
-        outside=int((away > radii + _CERTIFIED_WITHIN).sum()),
-    )
-
-
-def _plotted(view: ReconstructedView, estimate: Tensor, truth: Tensor) -> Iterator[PlottedColumn]:
-    """Yield the columns that are told most, with values of records that are spread evenly over those judged."""
-    left = view.left
-    names = [one.column for one in view.baselines]
-    order = sorted(range(len(names)), key=lambda place: (left.get(names[place], float("inf")), place))
-    rows = torch.linspace(0, len(truth) - 1, min(len(truth), PLOTTED), dtype=torch.float64).round().long()
-    for place in order[:MOST_PLOTTED]:
-        true, estimated = (values[rows, place].double().tolist() for values in (truth, estimate))
-        yield PlottedColumn(names[place], tuple(true), tuple(estimated))
-
-
-def reconstruction_of(
-    judged_systems: Iterable[JudgedSystem],
-    active: ActiveParty,
-    run: str,
-    skipped: Mapping[str, Mapping[str, str]],
-    targets: Mapping[str, FeatureTarget],
-) -> Reconstruction:
-    """Return what was judged, by party.
-
-    Args:
-        judged_systems: Of :func:`judge_columns`.
-        active: The party in whose seat the attacks were.
-        run: What the run is called.
-        skipped: Why attacks were not run, by party and attack.
-        targets: The passive parties.
-    """
-    views: dict[str, list[ReconstructedView]] = {}
-    for one in judged_systems:
-        views.setdefault(one.party, []).append(one.view)
-    return Reconstruction(
-        run=run,
-        attacker=active.name,
-        parties={name: tuple(found) for name, found in views.items()},
-        skipped={name: dict(why) for name, why in skipped.items() if why},
-        transformed=tuple(name for name in views if targets[name].party.data.transform is not None),
-    )

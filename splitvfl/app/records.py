@@ -12,7 +12,8 @@ from typing import Any
 from splitvfl.config.sections import CELL_SETTINGS, DataConfig, ExperimentConfig, PartyConfig
 from splitvfl.data.columns import PartyData, TaskName, VerticalData
 from splitvfl.data.doubts import DoubtWarning
-from splitvfl.data.encoding import FittedEncoding
+from splitvfl.data.encoding import Categorical, FittedEncoding
+from splitvfl.data.id_rules import RuleVersion, SplitBy
 from splitvfl.data.joined_tables import from_tables
 from splitvfl.data.load import load
 from splitvfl.data.partition import REST
@@ -24,7 +25,6 @@ from splitvfl.data.spec import PartyClaim, TableSpec
 from splitvfl.data.spelling import as_flag, as_key, setting, settings_written
 from splitvfl.data.store import open_party, open_tables
 from splitvfl.errors import ArgumentError, ConfigError
-from splitvfl.party.recipe import Recipe
 
 # Keys that are no settings of a table, or are called otherwise there.
 _NO_OPTIONS = ("name", "aligned", "text")
@@ -57,17 +57,64 @@ class OwnData:
     tables: Path | None = None
 
 
-def in_words_of(config: ExperimentConfig) -> AbstractContextManager[None]:
+@dataclass(frozen=True)
+class RecordSettings:
+    """What decides which records there are, and how they are read.
+
+    Attributes:
+        name: That of the experiment.
+        source: What the file is called in messages.
+        data: The section on data.
+        parties: Those on the parties.
+        active: The label party.
+        shards: Into how many shards the records are divided.
+        takes_fields: Whether the model takes categories as codes.
+        id_rule: Version of the rule for ids.
+        split_by: What divides records.
+    """
+
+    name: str
+    source: str
+    data: DataConfig
+    parties: Mapping[str, PartyConfig]
+    active: str
+    shards: int
+    takes_fields: bool
+    id_rule: RuleVersion
+    split_by: SplitBy
+
+    @classmethod
+    def of(cls, config: ExperimentConfig) -> RecordSettings:
+        """Return those of an experiment."""
+        return cls(
+            config.name,
+            config.source,
+            config.data,
+            config.parties,
+            config.active,
+            config.shards,
+            config.model.recipe.takes_fields,
+            config.id_rule,
+            config.split_by,
+        )
+
+    @property
+    def encoding(self) -> Categorical | None:
+        """How categories become numbers: as codes where the model takes them, unless the file says otherwise."""
+        return "index" if self.data.categorical is None and self.takes_fields else self.data.categorical
+
+
+def in_words_of(data: DataConfig, parties: Mapping[str, PartyConfig]) -> AbstractContextManager[None]:
     """For the length of a block, have messages speak of settings of data as they are made where these data come from.
 
     Those of an experiment are its keys; those of tables were flags of ``splitvfl ingest``.
     """
-    at_party = config.parties[config.active].label is not None
+    at_party = next((name for name, party in parties.items() if party.label is not None), None)
 
     def key(name: str, value: object) -> str:
-        return f"parties.{config.active}.label" if name == "label" and at_party else as_key(name, value)
+        return f"parties.{at_party}.label" if name == "label" and at_party is not None else as_key(name, value)
 
-    return settings_written(as_flag if config.data.name == TABLES else key)
+    return settings_written(as_flag if data.name == TABLES else key)
 
 
 def load_data(config: ExperimentConfig) -> VerticalData:
@@ -77,75 +124,79 @@ def load_data(config: ExperimentConfig) -> VerticalData:
         DataError: If the data are not what the experiment says.
         ConfigError: If an option means nothing for this data set.
     """
-    with in_words_of(config):
-        return _load(config)
+    return _load(RecordSettings.of(config))
 
 
-def _load(config: ExperimentConfig) -> VerticalData:
-    data = config.data
-    _check_placeholders(config)
-    if data.name == TABLES:
-        path, roles = _path_of(data, config.source), config.parties
-        if not lie_apart(path):
-            return _ingested(Path(path), roles, config.source)
-        folders = [shard_path(path, shard) for shard in range(config.shards)]
-        for name in roles:
-            checked_sizes([facts_of(folder / name) for folder in folders])
-        return joined_parties([_ingested(folder, roles, config.source) for folder in folders])
+def _load(said: RecordSettings) -> VerticalData:
+    with in_words_of(said.data, said.parties):
+        _check_placeholders(said)
+        return _ingested_by_all(said) if said.data.name == TABLES else _read(said)
+
+
+def _ingested_by_all(said: RecordSettings) -> VerticalData:
+    path, roles = _path_of(said.data, said.source), said.parties
+    if not lie_apart(path):
+        return _ingested(Path(path), roles, said.source)
+    folders = [shard_path(path, shard) for shard in range(said.shards)]
+    for name in roles:
+        checked_sizes([facts_of(folder / name) for folder in folders])
+    return joined_parties([_ingested(folder, roles, said.source) for folder in folders])
+
+
+def _read(said: RecordSettings) -> VerticalData:
+    data, active = said.data, said.parties[said.active]
     if data.aligned is not None:
-        raise ConfigError(f"{config.source}: data.aligned: only a party's own table is aligned (splitvfl party)")
-    parties = dict(config.parties)
-    active = parties.pop(config.active)
+        raise ConfigError(f"{said.source}: data.aligned: only a party's own table is aligned (splitvfl party)")
     options = {name: getattr(data, name) for name in DataConfig.model_fields if name not in _NO_OPTIONS}
-    options |= {"label": active.label or data.label, "categorical": _encoding_of(data, config.model.recipe)}
-    options |= {"text_columns": data.text, "id_rule": config.id_rule, "split_by": config.split_by}
+    options |= {"label": active.label or data.label, "categorical": said.encoding}
+    options |= {"text_columns": data.text, "id_rule": said.id_rule, "split_by": said.split_by}
     try:
         if active.path is not None:
-            return _joined(config, options)
-        _check_one_file(config)
+            return _joined(said, options)
+        _check_one_file(said.parties)
         return load(
             data.name,
-            active_name=config.active,
+            active_name=said.active,
             active=active.columns,
-            passive={name: party.columns for name, party in parties.items()},
+            passive={name: party.columns for name, party in said.parties.items() if name != said.active},
             **options,
         )
     except ArgumentError as error:
-        raise ConfigError(f"{config.source}: data: {error}") from error
+        raise ConfigError(f"{said.source}: data: {error}") from error
 
 
-def _joined(config: ExperimentConfig, options: Mapping[str, Any]) -> VerticalData:
+def _joined(said: RecordSettings, options: Mapping[str, Any]) -> VerticalData:
     """Return the data of parties that have a file each, as the experiment is called."""
     label = options["label"]
     if label is None:
         raise ArgumentError(f"expected the name of the label column ({setting('label')}), got none")
-    files = {name: party.path for name, party in config.parties.items()}
+    files = {name: party.path for name, party in said.parties.items()}
     settings = {name: value for name, value in options.items() if name not in _OF_ONE_FILE}
-    cells = {name: config.cells_of(name) for name in config.parties}
+    cells = {name: party.cells(said.data) for name, party in said.parties.items()}
     for key in CELL_SETTINGS:
         settings[key] = {name: found[key] for name, found in cells.items() if found[key] is not None}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", DoubtWarning)  # the summary of the data says it
         data = from_tables(
-            active=files.pop(config.active),
+            active=files.pop(said.active),
             passive=files,
             label=label,
-            id=_id_columns(config),
-            active_name=config.active,
+            id=_id_columns(said.data, said.parties),
+            active_name=said.active,
             **settings,
         )
     notes = "".join(f"; {warning.message}" for warning in caught)
-    return replace(data, name=config.name, description=f"{data.description}{notes}")
+    return replace(data, name=said.name, description=f"{data.description}{notes}")
 
 
-def _id_columns(config: ExperimentConfig) -> dict[str, str] | None:
+def _id_columns(data: DataConfig, parties: Mapping[str, PartyConfig]) -> dict[str, str] | None:
     """Return the id column of each party's file; ``None`` if no file names its records.
 
     Raises:
         ArgumentError: If some do, and others do not.
     """
-    columns = {name: config.id_column_of(name) for name in config.parties}
+    columns = {name: party.id_column or data.id_column for name, party in parties.items()}
     found = {name: column for name, column in columns.items() if column is not None}
     nameless = [name for name in columns if name not in found]
     if not found:
@@ -158,30 +209,25 @@ def _id_columns(config: ExperimentConfig) -> dict[str, str] | None:
     return {name: column for name, column in found.items() if column is not None}
 
 
-def _check_one_file(config: ExperimentConfig) -> None:
+def _check_one_file(parties: Mapping[str, PartyConfig]) -> None:
     """Refuse settings of a party's own file where there is none."""
     for key in ("id_column", *CELL_SETTINGS):
-        own = [name for name, party in config.parties.items() if getattr(party, key) is not None]
+        own = [name for name, party in parties.items() if getattr(party, key) is not None]
         if own:
             raise ArgumentError(
                 f"parties.{own[0]}.{key} is of a party's own file (path), and there is one file for all: set data.{key}"
             )
 
 
-def _encoding_of(data: DataConfig, recipe: Recipe) -> Any:
-    """Return how categories become numbers: as codes where the model takes them, unless the file says otherwise."""
-    return "index" if data.categorical is None and recipe.takes_fields else data.categorical
-
-
-def _check_placeholders(config: ExperimentConfig) -> None:
+def _check_placeholders(said: RecordSettings) -> None:
     """Refuse a path with the number of a worker in it where every worker must have the whole table.
 
     Raises:
         ConfigError: If there is one.
     """
-    data, source = config.data, config.source
+    data, source = said.data, said.source
     paths = {"data.path": data.path, "data.aligned": data.aligned, "data.ranges": data.ranges}
-    paths |= {f"parties.{name}.path": party.path for name, party in config.parties.items()}
+    paths |= {f"parties.{name}.path": party.path for name, party in said.parties.items()}
     for key, path in paths.items():
         if not lie_apart(path):
             continue
@@ -191,7 +237,7 @@ def _check_placeholders(config: ExperimentConfig) -> None:
                 "scales and categories must be learned of all shards together. Ingest each shard with the statistics "
                 f"of all (splitvfl ingest --statistics), and write data: {{name: {TABLES}, path: ...}}"
             )
-        if config.shards == 1:
+        if said.shards == 1:
             raise ConfigError(
                 f"{source}: {key}: {PLACEHOLDER} stands for the number of a worker, and each party is one process; "
                 "write team: {workers: N}, or train.shards: N to train on all shards in one process"
@@ -232,26 +278,18 @@ def own_data(config: ExperimentConfig, name: str, *, worker: int | None = None) 
         DataError: If the data are not what the file says.
         ConfigError: If settings contradict each other.
     """
-    with in_words_of(config):
-        _check_placeholders(config)
-        return _load_own(config, name, worker)
+    said = RecordSettings.of(config)
+    with in_words_of(said.data, said.parties):
+        _check_placeholders(said)
+        return _load_own(said, name, worker)
 
 
-def shard_here(config: ExperimentConfig) -> int | None:
-    """Return the first of the shards that lie apart which is on this machine; ``None`` if they are one table."""
-    path = config.data.path
-    if not lie_apart(path):
-        return None
-    assert path is not None, "else nothing lies apart"
-    return next((shard for shard in range(config.shards) if shard_path(path, shard).exists()), 0)
-
-
-def _load_own(config: ExperimentConfig, name: str, worker: int | None) -> OwnData:
-    data, party, source = config.data, config.parties[name], config.source
+def _load_own(said: RecordSettings, name: str, worker: int | None) -> OwnData:
+    data, party, source = said.data, said.parties[name], said.source
     if data.name == TABLES:
-        return _own_of_tables(config, name, worker)
+        return _own_of_tables(said, name, worker)
     if data.name != "table":
-        whole = load_data(config)
+        whole = _load(said)
         return _own(whole[name], party.role, whole.task, whole.classes)
     path = Path(_path_of(data, source) if party.path is None else party.path)
     label = (party.label or data.label) if party.role == "active" else None
@@ -262,8 +300,8 @@ def _load_own(config: ExperimentConfig, name: str, worker: int | None) -> OwnDat
             "this another party's file?"
         )
     given = {key: getattr(data, key) for key in _OF_A_TABLE} | {"text_columns": data.text}
-    given |= {"categorical": _encoding_of(data, config.model.recipe), "id_column": config.id_column_of(name)}
-    given |= {"id_rule": config.id_rule, **config.cells_of(name)}
+    given |= {"categorical": said.encoding, "id_column": party.id_column or data.id_column}
+    given |= {"id_rule": said.id_rule, **party.cells(data)}
     claim = PartyClaim(name, party.role, columns)
     try:
         spec = TableSpec(source=path, label=label, **{key: value for key, value in given.items() if value is not None})
@@ -278,20 +316,20 @@ def _own(data: PartyData, role: str, task: TaskName, classes: int, *, tables: Pa
     return OwnData(data, task if active else None, classes if active else 0, tables=tables)
 
 
-def _own_of_tables(config: ExperimentConfig, name: str, worker: int | None) -> OwnData:
-    path, role, source = _path_of(config.data, config.source), config.parties[name].role, config.source
+def _own_of_tables(said: RecordSettings, name: str, worker: int | None) -> OwnData:
+    path, role, source = _path_of(said.data, said.source), said.parties[name].role, said.source
     if not lie_apart(path):
         return _own_tables(Path(path), name, role, source)
     if worker is not None:
         return _own_tables(shard_path(path, worker), name, role, source)
-    shards = [_own_tables(shard_path(path, shard), name, role, source) for shard in range(config.shards)]
+    shards = [_own_tables(shard_path(path, shard), name, role, source) for shard in range(said.shards)]
     checked_sizes([facts_of(shard.tables) for shard in shards if shard.tables is not None])
     return replace(shards[0], data=joined([shard.data for shard in shards]))
 
 
-def shard_folder(config: ExperimentConfig, name: str, worker: int) -> Path:
+def shard_folder(path: str, name: str, worker: int) -> Path:
     """Return the table folder of a party's shard, where shards lie apart."""
-    return _own_folder(shard_path(_path_of(config.data, config.source), worker), name)
+    return _own_folder(shard_path(path, worker), name)
 
 
 def _own_folder(folder: Path, name: str) -> Path:

@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from splitvfl.app.forecasting import columns_of_training, half_folder
-from splitvfl.app.run_folder import MODEL_FOLDER
+from splitvfl.app.run_files import MODEL_FOLDER
 from splitvfl.app.saved_model import SavedHalf, load_half
-from splitvfl.app.shown_weights import Changed, WeightsAndMoments, as_model_weights, changed_weights
+from splitvfl.app.shown_weights import Changed, as_model_weights, changed_weights
+from splitvfl.app.target_columns import TargetColumns
 from splitvfl.attacks.error_bounds import guess_error, least_error, least_squares_error
-from splitvfl.config.sections import ExperimentConfig
+from splitvfl.config.sections import ExperimentConfig, ModelSection
+from splitvfl.data.columns import PartyData
 from splitvfl.defenses.revealed_weights import shifted_error
 from splitvfl.errors import ConfigError
 from splitvfl.leakage.estimates import off_by
@@ -96,7 +98,11 @@ def reveal(
             "its weights are none of the columns themselves already; leave the option out"
         )
     if config is not None:
-        columns = _own_columns(half, config, needed=how != "true")
+        name = schema.party
+        if name not in config.parties or config.parties[name].role != "passive":
+            raise ConfigError(f"--experiment: {config.source} has no passive party {name}, whose half {half.folder} is")
+        data = columns_of_training(config, name, half)
+        columns = _own_columns(half, data, config.model, needed=how != "true")
         if columns is not None and how == "true":
             sentences.append(_misses(columns))
         elif columns is not None:
@@ -148,21 +154,18 @@ def _halves(folder: Path) -> list[SavedHalf]:
     return [load_half(path.parent) for path in sorted(folder.glob(f"*/{HALF_FILE}"))]
 
 
-def _own_columns(half: SavedHalf, config: ExperimentConfig, *, needed: bool) -> WeightsAndMoments | None:
+def _own_columns(half: SavedHalf, data: PartyData, model: ModelSection, *, needed: bool) -> TargetColumns | None:
     """Return the party's columns and weights; ``None`` of a model that is not linear, if it need not be."""
-    name = half.schema.party
-    if name not in config.parties or config.parties[name].role != "passive":
-        raise ConfigError(f"--experiment: {config.source} has no passive party {name}, whose half {half.folder} is")
-    party = half.party(columns_of_training(config, name, half), device=torch.device("cpu"), own=config.model)
+    party = half.party(data, device=torch.device("cpu"), own=model)
     assert isinstance(party, PassiveParty), "its role is passive"
     target = FeatureTarget(party)
     parts = linear_parts(half.weights, half.schema.outputs, len(half.schema.numeric_names))
     if parts is not None and not target.refused:
-        return WeightsAndMoments(target)
+        return TargetColumns(target)
     if needed:
         why = target.refused or f"sends numbers that are no parts of its {half.schema.outputs} logits"
         raise ConfigError(
-            f"--transformed-weights: weights of a linear model can be changed so that its scores stay, and {name} "
+            f"--transformed-weights: weights of a linear model can be changed so that its scores stay, and {data.name} "
             f"{why}; leave the option out to reveal them as they are"
         )
     return None
@@ -195,14 +198,14 @@ def _equations(half: SavedHalf) -> list[str]:
     return [f"{who} knows {more}: of records that were scored before as of new ones. {end}"]
 
 
-def _misses(columns: WeightsAndMoments) -> str:
+def _misses(columns: TargetColumns) -> str:
     """Return how far off estimates are by who has a party's own weights, and gets its part of the logits."""
     target = columns.target
     if target.party.data.transform is not None:
         aware = target.with_transform_known()
         if aware.refused:
             return f"How far off estimates are is not calculated: {aware.refused}."
-        columns = WeightsAndMoments(aware)
+        columns = TargetColumns(aware)
     A, moments = columns.weight, columns.moments
     means = guess_error(moments, moments.mean)
     return (
@@ -212,7 +215,7 @@ def _misses(columns: WeightsAndMoments) -> str:
     )
 
 
-def _misses_when_misled(columns: WeightsAndMoments, shift: Tensor) -> str:
+def _misses_when_misled(columns: TargetColumns, shift: Tensor) -> str:
     """Return how far off least squares on scores is by who takes changed weights for the model's own."""
     weight, moments = columns.weight, columns.moments
     flat = len(weight) == 1

@@ -6,27 +6,30 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
-from splitvfl.config.sections import RUN_HEADER, kept_text
-from splitvfl.config.yaml import Document
+from splitvfl.app.run_files import (
+    ALONE_FOLDER,
+    CONFIG_FILE,
+    DISTILLATION_FILE,
+    MODEL_FOLDER,
+    STUDENT_FOLDER,
+    kept_settings,
+)
+from splitvfl.config.sections import RUN_HEADER
 from splitvfl.errors import ConfigError
 from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE
 from splitvfl.leakage.shown_records import SHOWN_FILE
-from splitvfl.report.audit_words import AUDIT_FILE, AUDIT_PAGE
+from splitvfl.report.audit_file import AUDIT_FILE, AUDIT_PAGE
 from splitvfl.report.provenance import BEGUN_FILE
 from splitvfl.report.releases import RELEASES_FILE, RESERVE_FILE
 from splitvfl.report.rows import counted
 from splitvfl.report.summary import FILE_NAME, RunSummary, read_summary
-from splitvfl.run import checkpoint, half_folder, written_files
+from splitvfl.run import checkpoint, written_files
 from splitvfl.run.ledger_file import LEDGER_FOLDER
 from splitvfl.run.replacement import PART, REPLACED, Replacement, delete, is_unsettled
 from splitvfl.system.folder_lock import locked
 from splitvfl.system.untrusted_files import UntrustedFile, refuse_links, write_whole
 
-CONFIG_FILE = "experiment.yaml"
-MODEL_FOLDER = half_folder.MODEL_FOLDER
-STUDENT_FOLDER, ALONE_FOLDER, DISTILLATION_FILE = "student", "own-columns", "distillation.json"
 _CONFIG_DRAFT = f".{CONFIG_FILE}"
 # So long a worker may take to notice that another one has ended.
 _PATIENCE_S = 30.0
@@ -98,17 +101,6 @@ def _is_run(folder: Path) -> bool:
         return False
     with file:
         return file.read(len(RUN_HEADER)) == RUN_HEADER.encode()
-
-
-def kept_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings that a run's folder holds, as they stand there; nothing where there are none.
-
-    Raises:
-        ConfigError: If the file is damaged, a link or no file.
-    """
-    path = folder / CONFIG_FILE
-    text = kept_text(path)
-    return {} if text is None else Document(text, source=str(path)).tree
 
 
 def is_barely_begun(folder: Path) -> bool:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from splitvfl.app.counting import Counting
 from splitvfl.app.promised_predictions import AfterTraining, add_noise, parts_of_logits, put_by, was_promised
 from splitvfl.app.records import load_data, own_data
-from splitvfl.app.run_folder import CONFIG_FILE, MODEL_FOLDER
+from splitvfl.app.run_files import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.saved_model import SavedHalf, load_half
 from splitvfl.app.score_drift import saturation, score_shifts, warn_of_drift
 from splitvfl.app.scoring import loss_of_half, memoised_noise
@@ -51,8 +51,9 @@ from splitvfl.exchange.scoring import ACTIVE
 from splitvfl.learning.devices import choose_device
 from splitvfl.learning.losses import Loss
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.report.summary import how_to_go_on
 from splitvfl.run.half_folder import HALF_FILE, is_half
+from splitvfl.run.ledger import ScoreLimits
+from splitvfl.run.replacement import how_to_go_on
 
 _P = TypeVar("_P", ActiveParty, PassiveParty)
 
@@ -198,15 +199,19 @@ class SavedRun:
     @property
     def score_shifts(self) -> tuple[str, ...]:
         """Why scores are no probabilities of the labels, in sentences; none: they are estimates of these."""
-        return score_shifts(self.active, self.halves[self.active.name], self.config)
+        defenses = [] if self.config is None else self.config.found_defenses
+        private_top = self.config is not None and self.config.model.recipe.private_top
+        return score_shifts(self.active, self.halves[self.active.name], defenses, private_top=private_top)
 
     @contextmanager
     def _counted(self, found: JointRecords, notify: Callable[[str], None]) -> Iterator[None]:
         """Let each passive party count records in a ledger of its own for a block, as it would over a network."""
         with self._one_at_a_time:
             for name, party in self.passives.items():
-                half = self.halves[name]
-                counting = Counting(self.config, half, self.folder, self.active.name, self.scorer, notify)
+                counting = Counting(self.halves[name], self.folder, self.active.name, self.scorer, notify=notify)
+                if self.config is not None:
+                    limits = ScoreLimits(**self.config.prediction.limits)
+                    counting = replace(counting, limits=limits, defenses=self.config.found_defenses)
                 party.tally = counting.call(found.names, found.named_by, records=len(found.names))
             try:
                 yield
@@ -228,20 +233,24 @@ class SavedRun:
             CheckpointError: If it cannot be counted.
             PrivacyError: If the training put noise by for fewer records.
         """
-        if not self.passives or self.config is None or not was_promised(self.folder, self.config):
+        if not self.passives or self.config is None or not was_promised(self.folder, self.config.exchange):
             return
         crosses = [parts_of_logits(tuple(self.passives), self.active.name, records)]
-        AfterTraining(self.folder, crosses, put_by(self.folder, self.config), not_covered, notify).begin()
+        AfterTraining(self.folder, crosses, put_by(self.folder, self.config.exchange), not_covered, notify).begin()
 
     def outputs(self, records: Mapping[str, Records]) -> Prediction:
         """Return the label party's outputs and scores of records that are encoded, by party.
 
         It has no outputs where the experiment lets somebody else compute the scores.
         """
-        if self.config is not None and self.config.memoised_scores and self.active.score_noise is None:
+        if self.config is not None and self.config.prediction.memoised and self.active.score_noise is None:
             check_memoised(self.active.scores)
-            loss = self.given_loss or loss_of_half(self.config, self.halves[self.active.name])
-            self.active.score_noise = memoised_noise(self.config, self.folder, loss=loss)
+            loss = self.given_loss or loss_of_half(
+                self.halves[self.active.name], model=self.config.model, own=self.config.train.loss
+            )
+            self.active.score_noise = memoised_noise(
+                self.config.found_defenses, self.folder, loss=loss, source=self.config.source
+            )
         return predict_records(
             self.active, self.passives, records, scores_by=self.scores_by, direction_by=self._direction_by
         )
@@ -298,7 +307,8 @@ class SavedRun:
                 "experiment there"
             )
         if self.over_a_network:
-            data = self._audited_data(self.config)
+            data = {name: own_data(self.config, name).data for name in self.halves}
+            self._check_audited(data, self.config.source)
         else:
             whole = self._same_data("train again, or bring back the data")
             data = {name: whole[name] for name in self.halves}
@@ -306,20 +316,19 @@ class SavedRun:
         found = {name: _with_records(party, data[name]) for name, party in self.passives.items()}
         return SavedRun(self.folder, active, found, halves=self.halves, config=self.config, given_loss=self.given_loss)
 
-    def _audited_data(self, config: ExperimentConfig) -> dict[str, PartyData]:
-        data = {name: own_data(config, name).data for name in self.halves}
+    def _check_audited(self, data: Mapping[str, PartyData], source: str) -> None:
+        """Refuse data that the halves were not trained on, or of which parties hold different records."""
         for name, half in self.halves.items():
             encoding = _encoding_of(data[name])
             if half.schema.encoding is not None and not half.schema.encoding.encodes_like(encoding):
                 raise DataError(
-                    f"the records of {name} in {config.source} are encoded otherwise than those that its half was "
+                    f"the records of {name} in {source} are encoded otherwise than those that its half was "
                     "trained on: other records, or other settings of data"
                 )
         first = data[self.active.name]
         for name, held in data.items():
             if not (torch.equal(held.train.ids, first.train.ids) and torch.equal(held.test.ids, first.test.ids)):
-                raise DataError(f"{self.active.name} and {name} hold different records in {config.source}")
-        return data
+                raise DataError(f"{self.active.name} and {name} hold different records in {source}")
 
     def bounded(self, records: Mapping[str, Records]) -> dict[str, Records]:
         """Return records as the models take them: without labels, transformed by their party, and of a model's norm."""
@@ -464,7 +473,7 @@ def _put_together(
         if config is not None:
             clip = config.exchange.activation_clip
             defend_predictions(party, config.defenses, config.folder, activation_clip=clip)
-            reserve = put_by(path, config)
+            reserve = put_by(path, config.exchange)
             if reserve is not None and isinstance(party, PassiveParty):
                 add_noise(party, reserve, number=len(config.defenses))
     (active,) = (party for party in parties.values() if isinstance(party, ActiveParty))

@@ -9,12 +9,13 @@ import msgspec
 from torch import Tensor
 
 from splitvfl.app.saved_model import SavedHalf
-from splitvfl.config.sections import ExperimentConfig
+from splitvfl.config.sections import FoundDefense
 from splitvfl.data.doubts import DoubtWarning
-from splitvfl.data.drift import ColumnDrift, Saturation, drift_said, saturated
+from splitvfl.data.drift import ColumnDrift, Saturation, drift_said
 from splitvfl.hooks import shifts_scores_of
 from splitvfl.learning.losses import link_of
 from splitvfl.learning.tasks import Binary, Multiclass
+from splitvfl.metrics import saturated
 from splitvfl.party.party import ActiveParty
 
 Drift = Mapping[str, Sequence[ColumnDrift]]
@@ -63,23 +64,25 @@ def _has_drifted(drift: Drift) -> bool:
     return any(one.level == "drift" for own in drift.values() for one in own)
 
 
-def score_shifts(active: ActiveParty, half: SavedHalf, config: ExperimentConfig | None) -> tuple[str, ...]:
+def score_shifts(
+    active: ActiveParty, half: SavedHalf, defenses: Sequence[FoundDefense], *, private_top: bool
+) -> tuple[str, ...]:
     """Return why scores are no probabilities of the labels, in sentences; none: they are estimates of these.
 
     Args:
         active: The label party, ready to predict, with its defenses of scores.
         half: Its trained half, which says what training has shifted.
-        config: The experiment, which is asked where an earlier version trained.
+        defenses: Those of the experiment, which are asked where an earlier version trained.
+        private_top: Whether the model that predicts has learned from true labels, likewise.
     """
     learned = half.schema.score_shifts
     if learned is msgspec.UNSET:
-        learned = () if config is None or config.model.recipe.private_top else _of_labels(config)
+        learned = () if private_top else _of_labels(defenses)
     return tuple(dict.fromkeys((*learned, *active.learned_shifts, *active.published_shifts)))
 
 
-def _of_labels(config: ExperimentConfig) -> tuple[str, ...]:
-    found = (hook.found("defenses", config.folder) for hook in config.defenses)
-    return tuple(filter(None, (shifts_scores_of(one.make()) for one in found if one.crossing == "labels")))
+def _of_labels(defenses: Sequence[FoundDefense]) -> tuple[str, ...]:
+    return tuple(filter(None, (shifts_scores_of(one.make()) for _, one in defenses if one.crossing == "labels")))
 
 
 def shifts_said(shifts: Sequence[str]) -> list[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +24,8 @@ from splitvfl.app.serving_noise import (
     note_settings,
     score_noise_settings,
 )
-from splitvfl.config.sections import ExperimentConfig
+from splitvfl.config.named import NamedSection
+from splitvfl.config.sections import ExperimentConfig, FoundDefense, ModelSection
 from splitvfl.cut.memoised import MemoisedNoise, check_memoised
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.exchange.handshake import TaskSpec
@@ -43,29 +45,34 @@ SCORE_NOISE_FOLDER: Final = "score-noise"
 
 
 def memoised_noise(
-    config: ExperimentConfig, run: Path, notify: Callable[[str], None] = lambda line: None, *, loss: str
-) -> MemoisedNoise | None:
-    """Return memoised noise on the scores that a party computes; ``None``: it is drawn anew.
+    defenses: Sequence[FoundDefense],
+    run: Path,
+    notify: Callable[[str], None] = lambda line: None,
+    *,
+    loss: str,
+    source: str,
+) -> MemoisedNoise:
+    """Return memoised noise on the scores that a party computes.
 
     The key is made at the first time, in ``score-noise`` of the party's own folder.
 
     Args:
-        config: Its file.
+        defenses: Those of its file.
         run: The folder of its run.
         notify: Told in one line that records are seen once more, as settings have changed.
         loss: In words, with which scores are made of logits: of the same logits under two losses, two scores with the
             same noise would tell the logits.
+        source: What the file is called in messages.
 
     Raises:
         CheckpointError: If the key or what is kept beside it is damaged, or cannot be read or written.
     """
-    if not config.memoised_scores:
-        return None
     folder = run / SCORE_NOISE_FOLDER
     close_folder(folder)
-    settings = drawn_under(folder, score_noise_settings(config), {"loss": loss, "files": files_named(config, "scores")})
+    beside = {"loss": loss, "files": files_named(defenses, "scores")}
+    settings = drawn_under(folder, score_noise_settings(defenses, source=source), beside)
     note_settings(folder, settings, notify, what=OF_SCORES)
-    note_code(folder, config, "scores", notify)
+    note_code(folder, defenses, "scores", notify)
     return MemoisedNoise(noise_key(folder / KEY_FILE, notify), as_bytes(settings))
 
 
@@ -99,8 +106,7 @@ def scorer_of(
         scorer = Scorer(name, task_for(learned.task, learned.outputs, loss), noise=noise)
     except ArgumentError as error:
         raise ConfigError(f"{config.source}: train.loss: {error}") from error
-    for number, hook in enumerate(config.defenses):
-        found = hook.found("defenses", config.folder)
+    for number, (_, found) in enumerate(config.found_defenses):
         if found.crossing == "scores":
             attach_score_defense(scorer, found.make(), number=number, noise_seed=None)
     if noise is not None:
@@ -122,13 +128,18 @@ def loss_in_words(recipe: Recipe, described: Mapping[str, Any] | None) -> str:
     return json.dumps(described, sort_keys=True) if described else "the usual one"
 
 
-def loss_of_half(config: ExperimentConfig, half: SavedHalf) -> str:
-    """Return in words the loss with which a half predicts; of a passive party's, as its own file says."""
-    own = config.train.loss
+def loss_of_half(half: SavedHalf, *, model: ModelSection, own: NamedSection | None) -> str:
+    """Return in words the loss with which a half predicts; of a passive party's, as its own file says.
+
+    Args:
+        half: The half.
+        model: The model of its party's own file.
+        own: The loss of it.
+    """
     described = half.schema.loss if isinstance(half.schema.loss, dict) else None
     if described is None and own is not None and half.schema.role == "passive":
         described = own.model_dump(mode="json")
-    return loss_in_words(half.recipe(config.model), described)
+    return loss_in_words(half.recipe(model), described)
 
 
 def check_own_defenses(config: ExperimentConfig, name: str) -> None:
@@ -142,8 +153,8 @@ def check_own_defenses(config: ExperimentConfig, name: str) -> None:
     described = {other for other, party in config.parties.items() if other == name or party.columns}
     if config.scorer in described or len(described) > 1:
         return
-    for hook in config.defenses:
-        if hook.found("defenses", config.folder).crossing == "scores":
+    for hook, found in config.found_defenses:
+        if found.crossing == "scores":
             raise ConfigError(
                 f"{config.source}: defenses: {hook.name} acts on the scores, which {config.scorer} computes "
                 f"(prediction.scores_by), and would do nothing at {name}; take it out here, and let it stand in the "
@@ -156,16 +167,16 @@ class CoordinatorService:
     """A third party's prediction, prepared.
 
     Attributes:
-        config: Its file.
+        active: The label party.
+        made: Makes its place as the one that computes scores, of what was learned.
         session: Where it meets the label party.
         settings: What is agreed.
-        noise: Memoised noise on scores, if it has some.
     """
 
-    config: ExperimentConfig
+    active: str
+    made: Callable[[TaskSpec], Scorer]
     session: Session[Meeting]
     settings: CoordinatorSettings
-    noise: MemoisedNoise | None = None
 
     def run(self, progress: Callable[[int], None] = lambda done: None) -> int:
         """Compute the scores, and return of how many records.
@@ -176,13 +187,8 @@ class CoordinatorService:
         Raises:
             SplitVFLError: As :meth:`splitvfl.run.scoring.CoordinatorPrediction.run`.
         """
-
-        def made(learned: TaskSpec) -> Scorer:
-            return scorer_of(self.config, COORDINATOR, learned, noise=self.noise)
-
-        active = self.config.active
         with self.session.place:
-            return CoordinatorPrediction(active, made, self.settings, self.session, progress=progress).run()
+            return CoordinatorPrediction(self.active, self.made, self.settings, self.session, progress=progress).run()
 
 
 def prepare_coordinator(
@@ -218,9 +224,13 @@ def prepare_coordinator(
     loss = loss_in_words(config.model.recipe, None if section is None else section.model_dump(mode="json"))
     settings = CoordinatorSettings(
         loss=loss,
-        memoised=config.memoised_scores,
+        memoised=config.prediction.memoised,
         direction_by=config.prediction.direction_by,
         vouching=addresses.vouching(session.place),
     )
-    noise = memoised_noise(config, run or Path("runs") / f"{config.name}-{COORDINATOR}", notify, loss=loss)
-    return CoordinatorService(config, session, settings, noise)
+    noise: MemoisedNoise | None = None
+    if config.prediction.memoised:
+        folder = run or Path("runs") / f"{config.name}-{COORDINATOR}"
+        noise = memoised_noise(config.found_defenses, folder, notify, loss=loss, source=config.source)
+    made = partial(scorer_of, config, COORDINATOR, noise=noise)
+    return CoordinatorService(config.active, made, session, settings)

@@ -39,7 +39,7 @@ def check_scored_by_workers(config: ExperimentConfig, *, promised: bool) -> None
     refused = {
         "prediction.scores_by": (config.scorer != config.active, f"it adds up parts of all records; write {ACTIVE}"),
         f"exchange: {config.exchange.name}": (config.exchange.factory.hides_parts, "masks are of all records together"),
-        "prediction.score_noise": (config.memoised_scores, "its key is kept beside one worker's ledger"),
+        "prediction.score_noise": (config.prediction.memoised, "its key is kept beside one worker's ledger"),
         "prediction.direction_by": (config.prediction.direction_by is not None, "it was not tried"),
         "exchange.noise": (promised, "what the training put by for predictions is counted by one process"),
     }
@@ -51,8 +51,12 @@ def check_scored_by_workers(config: ExperimentConfig, *, promised: bool) -> None
             )
 
 
-def check_defended_by_workers(config: ExperimentConfig, party: ActiveParty | PassiveParty) -> None:
+def check_defended_by_workers(party: ActiveParty | PassiveParty, source: str) -> None:
     """Refuse a defense of predictions that acts on a batch, of which each worker has others.
+
+    Args:
+        party: The party, with its defenses.
+        source: What its file is called in messages.
 
     Raises:
         ConfigError: If there is one.
@@ -60,7 +64,7 @@ def check_defended_by_workers(config: ExperimentConfig, party: ActiveParty | Pas
     chain = party.scores if isinstance(party, ActiveParty) else party.activation["prediction"]
     if len(chain) and chain.scope == "batch":
         raise ConfigError(
-            f"{config.source}: defenses: one of {', '.join(map(hook_name, chain))} acts on the records of a whole "
+            f"{source}: defenses: one of {', '.join(map(hook_name, chain))} acts on the records of a whole "
             "message, of which each worker has others; start splitvfl predict as one process, without torchrun"
         )
 

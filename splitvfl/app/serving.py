@@ -39,7 +39,7 @@ from splitvfl.app.scoring_team import (
 )
 from splitvfl.app.workers import alike
 from splitvfl.config.sections import ExperimentConfig, HookConfig, NetworkConfig, PartyConfig
-from splitvfl.cut.memoised import check_memoised
+from splitvfl.cut.memoised import MemoisedNoise, check_memoised
 from splitvfl.data.columns import PartyData
 from splitvfl.data.drift import ColumnDrift, check_drift
 from splitvfl.data.formulas import SPREADSHEETS, check_no_formulas, formulas_said
@@ -51,7 +51,6 @@ from splitvfl.data.sets import TABLES
 from splitvfl.data.shards import lie_apart
 from splitvfl.data.store import open_party
 from splitvfl.errors import ConfigError, PrivacyError
-from splitvfl.exchange.roll_call import Vouching
 from splitvfl.exchange.scoring import ACTIVE, COORDINATOR
 from splitvfl.learning.devices import choose_device
 from splitvfl.net.meeting import Meeting
@@ -199,28 +198,32 @@ def prepare_prediction(
     if team.rank == 0:
         _check_out(files, name, config.active, publish=network.publish_scores or name == config.scorer)
     check_own_defenses(config, name)
-    check_own_limits(config, name)
+    check_own_limits(config.prediction.limits, config.parties, name, source=config.source)
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
     run = folder_of(files.model)
-    promised = was_promised(run, config)
+    promised = was_promised(run, config.exchange)
     if team.size > 1:
         check_scored_by_workers(config, promised=promised)
     half = load_half(files.model)
     partners = partners_of(half, name, config.parties, config.source)
     if name == config.active and config.scorer == COORDINATOR:
         partners = (*partners, COORDINATOR)
-    shared = _shared_records(config, name, half, files, team)
+    read = records_to_score(config, name, half, replace(files, records=own_file(files.records, team)))
+    terms = alike(config, {}, overwrite=files.overwrite) if team.size > 1 else {}
+    shared = _shared_records(read, name, half, files, team, terms)
     if (
         files.out is not None
         and is_csv(files.out)
         and (said := formulas_said(shared.names, name_column=shared.own.name_column))
     ):
         notify(f"{said}. {SPREADSHEETS}")
-    reserve = put_by(run, config)
+    reserve = put_by(run, config.exchange)
     party = _defended_party(config, half, shared.own, team, reserve)
-    for line in shifts_said(score_shifts(party, half, config)) if isinstance(party, ActiveParty) else ():
-        notify(line)
+    if isinstance(party, ActiveParty):
+        private_top = config.model.recipe.private_top
+        for line in shifts_said(score_shifts(party, half, config.found_defenses, private_top=private_top)):
+            notify(line)
     if promised and config.scorer != config.active:
         raise PrivacyError(
             f"{run}: noise was calculated for this training, and covers no prediction whose scores "
@@ -229,13 +232,32 @@ def prepare_prediction(
         )
     addresses = AddressBook(config, name, PREDICTION, worker=team.rank, workers=team.size)
     session = addresses.session(notify, most_retries=MOST_RETRIES)
-    settings = _settings(config, half, network, vouching=addresses.vouching(session.place), reserve=reserve)
-    after = AfterTraining(run, _released(config, half, run, settings, party), reserve, files.not_covered, notify)
+    elsewhere, asked = config.scorer != config.active, config.prediction
+    settings = PredictionSettings(
+        learned=half.learned,
+        run=half.schema.run,
+        step=half.schema.step,
+        epoch=half.schema.epoch,
+        publish=network.publish_scores,
+        masked=config.exchange.factory.hides_parts,
+        vouching=addresses.vouching(session.place),
+        scores_by=asked.scores_by,
+        loss=loss_of_half(half, model=config.model, own=config.train.loss) if elsewhere else "",
+        memoised=asked.memoised,
+        direction_by=asked.direction_by,
+        noise=None if reserve is None else reserve.sigma,
+    )
+    released = _released(party, half, config.active, settings) if promised else []
+    after = AfterTraining(run, released, reserve, files.not_covered, notify)
     after.check()
     if isinstance(party, PassiveParty):
-        counting = Counting.over_a_network(config, half, run, notify)
+        counting = Counting.of(config, half, run, notify)
         counted = counting.call(shared.names, shared.own.named_by, records=shared.parts) if team.rank == 0 else None
         party.tally = counted if team.size == 1 else TeamTally(team, shared.own.data.test.count, counted)
+    memoised: MemoisedNoise | None = None
+    if name == config.scorer and asked.memoised:
+        loss = loss_of_half(half, model=config.model, own=config.train.loss)
+        memoised = memoised_noise(config.found_defenses, run, notify, loss=loss, source=config.source)
     return Service(
         party,
         shared.own,
@@ -246,7 +268,14 @@ def prepare_prediction(
         after,
         names=shared.names,
         parts=shared.parts,
-        scorer=_scorer(config, half, party, run, notify) if name == config.scorer else None,
+        scorer=_scorer(
+            party,
+            memoised,
+            lambda: scorer_of(config, name, half.learned, recipe=half.recipe(config.model), noise=memoised),
+            direction_by=asked.direction_by,
+        )
+        if name == config.scorer
+        else None,
         team=team,
         fail_on_drift=files.fail_on_drift is not None,
         saturated_in_training=None if half.schema.saturated is msgspec.UNSET else half.schema.saturated,
@@ -254,10 +283,9 @@ def prepare_prediction(
 
 
 def _shared_records(
-    config: ExperimentConfig, name: str, half: SavedHalf, files: PredictionFiles, team: Team
+    read: NewRecords, name: str, half: SavedHalf, files: PredictionFiles, team: Team, terms: Mapping[str, str]
 ) -> TeamRecords:
     """Return the records that this worker scores, of which all workers say that they are parts of the same."""
-    read = records_to_score(config, name, half, replace(files, records=own_file(files.records, team)))
     if files.strict_ids:
         check_no_formulas(read.names, name_column=read.name_column)
     if files.fail_on_drift is not None:
@@ -265,8 +293,7 @@ def _shared_records(
     if team.size == 1:
         return records_of_team(read, team, apart=False)
     apart = lie_apart(str(files.records))
-    terms = alike(config, {}, overwrite=files.overwrite)
-    check_workers_alike(team, name, terms | scored_terms(read, half.schema.digest, apart=apart))
+    check_workers_alike(team, name, {**terms, **scored_terms(read, half.schema.digest, apart=apart)})
     return records_of_team(read, team, apart=apart)
 
 
@@ -285,69 +312,41 @@ def _defended_party(
         scores=config.scorer == config.active,
     )
     if team.size > 1:
-        check_defended_by_workers(config, party)
+        check_defended_by_workers(party, config.source)
     if reserve is not None and isinstance(party, PassiveParty):
         add_noise(party, reserve, number=len(config.defenses))
     return party
 
 
-def _settings(
-    config: ExperimentConfig, half: SavedHalf, network: NetworkConfig, *, vouching: Vouching, reserve: Reserve | None
-) -> PredictionSettings:
-    return PredictionSettings(
-        learned=half.learned,
-        run=half.schema.run,
-        step=half.schema.step,
-        epoch=half.schema.epoch,
-        publish=network.publish_scores,
-        masked=config.exchange.factory.hides_parts,
-        vouching=vouching,
-        scores_by=config.prediction.scores_by,
-        loss=loss_of_half(config, half) if config.scorer != config.active else "",
-        memoised=config.memoised_scores,
-        direction_by=config.prediction.direction_by,
-        noise=None if reserve is None else reserve.sigma,
-    )
-
-
 def _scorer(
-    config: ExperimentConfig,
-    half: SavedHalf,
     party: ActiveParty | PassiveParty,
-    run: Path,
-    notify: Callable[[str], None],
+    memoised: MemoisedNoise | None,
+    made: Callable[[], Scorer],
+    *,
+    direction_by: str | None,
 ) -> Scorer | None:
     """Return what computes the scores at a passive party that does, with its defenses of them.
 
     At the label party it is the party itself, which gets its noise here.
     """
-    loss = loss_of_half(config, half) if config.memoised_scores else ""
-    memoised = memoised_noise(config, run, notify, loss=loss)
     if isinstance(party, PassiveParty):
-        recipe = half.recipe(config.model)
-        scorer = scorer_of(config, party.name, half.learned, recipe=recipe, noise=memoised)
-        check_awaited(scorer.scores, config.prediction.direction_by)
+        scorer = made()
+        check_awaited(scorer.scores, direction_by)
         return scorer
     if memoised is not None:
         check_memoised(party.scores)
         party.score_noise = memoised
-    check_awaited(party.scores, config.prediction.direction_by)
+    check_awaited(party.scores, direction_by)
     return None
 
 
 def _released(
-    config: ExperimentConfig,
-    half: SavedHalf,
-    run: Path,
-    settings: PredictionSettings,
-    party: ActiveParty | PassiveParty,
+    party: ActiveParty | PassiveParty, half: SavedHalf, active: str, settings: PredictionSettings
 ) -> list[Release]:
     """Return what crosses in a prediction beyond what was promised of the training, as far as this party knows it."""
-    if not was_promised(run, config):
-        return []
     records = party.data.test.count
     if isinstance(party, PassiveParty):
-        return [parts_of_logits([party.name], config.active, records)]
+        return [parts_of_logits([party.name], active, records)]
     partners = tuple(half.schema.widths)
     shown = [parts_of_logits(partners, party.name, records)]
     return [*shown, published(party.name, partners, records)] if settings.publish else shown

@@ -11,17 +11,16 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from splitvfl.config.sections import ExperimentConfig, FoundHook, HookConfig
+from splitvfl.config.sections import FoundDefense, FoundHook, HookConfig
 from splitvfl.errors import CheckpointError, ConfigError
 from splitvfl.hooks import Crossing
 from splitvfl.run.half_folder import file_digest
-from splitvfl.system.private_folder import write_new
-from splitvfl.system.untrusted_files import UntrustedFile, decoded, write_whole
+from splitvfl.system.untrusted_files import UntrustedFile, decoded, write_new, write_whole
 
 KEY_FILE: Final = "noise.key"
 SETTINGS_FILE: Final = "noise.json"
@@ -74,31 +73,34 @@ def _make_key(path: Path, notify: Callable[[str], None]) -> None:
     )
 
 
-def noise_settings(config: ExperimentConfig, *, id_column: str | None, case: str) -> dict[str, object]:
+def noise_settings(
+    defenses: Sequence[FoundDefense], *, source: str, activation_clip: float | None, id_column: str | None, case: str
+) -> dict[str, object]:
     """Return what decides on an answer beside the half, the id and the columns, so that it can be written in JSON.
 
     Args:
-        config: The party's settings.
+        defenses: Those of the party's file.
+        source: What the file is called in messages.
+        activation_clip: The clip that is agreed on.
         id_column: Column of the ids; ``None`` where they are numbers that everybody has.
         case: Whether letter case counts in them.
     """
     return {
-        "defenses": [_described(hook, found, config.source) for hook, found in _acting(config, "activation")],
-        "activation_clip": config.exchange.activation_clip,
+        "defenses": [_described(hook, found, source) for hook, found in _acting(defenses, "activation")],
+        "activation_clip": activation_clip,
         "id_column": id_column,
         "letter_case": "kept" if id_column is None else case,
     }
 
 
-def score_noise_settings(config: ExperimentConfig) -> dict[str, object]:
+def score_noise_settings(defenses: Sequence[FoundDefense], *, source: str) -> dict[str, object]:
     """Return what memoised noise on scores depends on beside a record's logits, so that it can be written in JSON."""
-    return {"defenses": [_described(hook, found, config.source) for hook, found in _acting(config, "scores")]}
+    return {"defenses": [_described(hook, found, source) for hook, found in _acting(defenses, "scores")]}
 
 
-def _acting(config: ExperimentConfig, crossing: Crossing) -> list[tuple[HookConfig, FoundHook]]:
+def _acting(defenses: Sequence[FoundDefense], crossing: Crossing) -> list[FoundDefense]:
     """Return the defenses of one kind of message that act in predictions."""
-    found = [(hook, hook.found("defenses", config.folder)) for hook in config.defenses]
-    return [(hook, one) for hook, one in found if one.crossing == crossing and "prediction" in hook.phases]
+    return [(hook, one) for hook, one in defenses if one.crossing == crossing and "prediction" in hook.phases]
 
 
 def _described(hook: HookConfig, found: FoundHook, source: str) -> dict[str, object]:
@@ -140,10 +142,10 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, (bool, int, float, str))
 
 
-def files_named(config: ExperimentConfig, crossing: Crossing) -> dict[str, str]:
+def files_named(defenses: Sequence[FoundDefense], crossing: Crossing) -> dict[str, str]:
     """Return the digests of files that options of custom defenses name, by the defense, the option and the file."""
     found = {}
-    for number, (hook, one) in enumerate(_acting(config, crossing)):
+    for number, (hook, one) in enumerate(_acting(defenses, crossing)):
         if one.factory.__module__.partition(".")[0] == "splitvfl":
             continue
         for option, value in hook.options.items():
@@ -206,18 +208,20 @@ def note_settings(
             f"{what} are other than before: every record gets other noise, and whoever has earlier answers sees it "
             f"once more ({path}: {before})"
         )
-    _write(path, [*known, json.loads(current)])
+    _write(path, [*known, decoded(current, nan=True)])
 
 
-def note_code(folder: Path, config: ExperimentConfig, crossing: Crossing, notify: Callable[[str], None]) -> None:
+def note_code(
+    folder: Path, defenses: Sequence[FoundDefense], crossing: Crossing, notify: Callable[[str], None]
+) -> None:
     """Keep digests of the files of custom defenses beside the key, and say so if one has changed.
 
     Noise does not follow from them: every other comment would be one more look at every record.
 
     Args:
         folder: Where the key is, or will be.
-        config: The party's settings.
-        crossing: Of which defenses.
+        defenses: Those of the party's file.
+        crossing: Of which of them.
         notify: Told in one line for each that has changed.
 
     Raises:
@@ -225,7 +229,7 @@ def note_code(folder: Path, config: ExperimentConfig, crossing: Crossing, notify
     """
     known = _known(folder / CODE_FILE)
     new: list[dict[str, str]] = []
-    for hook, found in _acting(config, crossing):
+    for hook, found in _acting(defenses, crossing):
         file = getattr(sys.modules.get(found.factory.__module__), "__file__", None)
         if file is None or found.factory.__module__.partition(".")[0] == "splitvfl":
             continue

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
-from splitvfl.attacks.error_bounds import ColumnMoments, row_space
+from splitvfl.app.target_columns import TargetColumns, in_unit_box
+from splitvfl.attacks.error_bounds import row_space
 from splitvfl.data.transform import MOST_ROTATED, best_rotation
 from splitvfl.defenses.revealed_weights import least_singular_value, rotated_weights, weight_shift
 from splitvfl.errors import ArgumentError, ConfigError
@@ -30,30 +30,6 @@ SHIFT: Final = 0.6
 error."""
 
 Changed = Literal["rotated", "shifted"]
-
-_PIECE = 65_536  # records that are read at a time
-
-
-class WeightsAndMoments:
-    """A party's weights in the unit box of its columns, and the columns' moments.
-
-    Args:
-        target: The party.
-    """
-
-    def __init__(self, target: FeatureTarget) -> None:
-        self.target = target
-
-    @cached_property
-    def moments(self) -> ColumnMoments:
-        """First and second moments over the training records, in the unit box."""
-        rows = torch.arange(self.target.party.data.train.count).split(_PIECE)
-        return ColumnMoments.of(self.target.points("train", piece) for piece in rows)
-
-    @property
-    def weight(self) -> Tensor:
-        """The model's weights of the columns that vary, ``(k, d)``, float64."""
-        return in_unit_box(self.target, self.target.weight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,12 +45,7 @@ class WeightChange:
     offset: Tensor
 
 
-def in_unit_box(target: FeatureTarget, weight: Tensor) -> Tensor:
-    """Return weights ``(k, d)`` of a party's columns as weights of the unit box, of the columns that vary, float64."""
-    return (weight.double() * target.box.width)[:, target.box.varying]
-
-
-def changed_weights(columns: WeightsAndMoments, how: Changed) -> WeightChange:
+def changed_weights(columns: TargetColumns, how: Changed) -> WeightChange:
     """Return what a party does to weights that it shows; the same for scores and activations: they are shown once.
 
     H is that of theorem 3, Δ of :data:`SHIFT`.

@@ -11,7 +11,6 @@ import torch
 from splitvfl.app.assembly import Assembly
 from splitvfl.app.label_horizon import LabelHorizon
 from splitvfl.claims import NoPromise, claims_of
-from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import TaskName
 from splitvfl.errors import SolvableError
 from splitvfl.exchange.hybrid import Hybrid
@@ -36,8 +35,7 @@ class Solving:
     labels are no 0 and 1. Under encryption it says beside that what a partner reads which deviates from the protocol.
 
     Args:
-        config: The experiment, or the label owner's file.
-        assembly: Its parts.
+        assembly: The parts of the experiment.
         batches: Its batches.
         task: Name of the label owner's task.
         own_columns: Features of the label owner.
@@ -46,7 +44,6 @@ class Solving:
 
     def __init__(
         self,
-        config: ExperimentConfig,
         assembly: Assembly,
         batches: Batches,
         *,
@@ -54,16 +51,16 @@ class Solving:
         own_columns: int,
         observed: LabelHorizon | None = None,
     ) -> None:
-        self._config, self._assembly = config, assembly
-        exchange, recipe = assembly.exchange, config.model.recipe
+        self._assembly = assembly
+        exchange, recipe = assembly.exchange, assembly.recipe
         self.applies = exchange.sums_only and task == "binary"
-        self._training = SummedTraining(batches.count, batches.batch_size, config.train.epochs, batches.drop_last)
+        self._training = SummedTraining(batches.count, batches.batch_size, assembly.epochs, batches.drop_last)
         self._zero_start = recipe.largest_deviation == 0
         no_own_part = not own_columns and not getattr(recipe, "intercept", True)
-        self._known_logits = no_own_part and len(config.parties) == 2 and assembly.has_own_loss
+        self._known_logits = no_own_part and assembly.partners == 1 and assembly.has_own_loss
         self._horizon = self._proven_steps(batches.count, task, observed)
-        self._changing = _names(config, "gradient") + ([] if assembly.noise is None else [assembly.noise.name])
-        self._randomising = _names(config, "labels")
+        self._changing = assembly.named_defenses("gradient") + ([] if assembly.noise is None else [assembly.noise.name])
+        self._randomising = assembly.named_defenses("labels")
 
     def _proven_steps(self, records: int, task: TaskName, observed: LabelHorizon | None) -> float:
         """Return in how many first steps the sign of a residue is its label."""
@@ -194,8 +191,3 @@ def independent_columns(trainer: Trainer) -> dict[str, int]:
 
 def _rank(party: PassiveParty, rows: torch.Tensor) -> int:
     return int(torch.linalg.matrix_rank(party.train_batch(rows).columns.numeric.detach().cpu().double()))
-
-
-def _names(config: ExperimentConfig, crossing: str) -> list[str]:
-    found = [hook.name for hook in config.defenses if hook.found("defenses", config.folder).crossing == crossing]
-    return list(dict.fromkeys(found))

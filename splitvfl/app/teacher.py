@@ -7,19 +7,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
 from splitvfl.app.records import own_data
-from splitvfl.app.run_folder import MODEL_FOLDER
+from splitvfl.app.run_files import MODEL_FOLDER
 from splitvfl.app.saved_model import SavedHalf, load_half
 from splitvfl.app.saved_run import SavedRun, load_run, run_config
 from splitvfl.config.module_sources import Modules
-from splitvfl.config.sections import ExperimentConfig
+from splitvfl.config.sections import DataConfig
 from splitvfl.data.alignment import read_alignment
 from splitvfl.data.columns import PartyData, Provenance, Records
-from splitvfl.data.id_rules import FIRST_RULE
+from splitvfl.data.id_rules import FIRST_RULE, RuleVersion
 from splitvfl.data.new_records import ids_from
 from splitvfl.data.old_ids import of_names
 from splitvfl.data.sources import read_table
@@ -126,7 +125,9 @@ class _Networked(Teacher):
         fitted = (own.data.provenance or Provenance()).encoding
         if schema.encoding is not None and not schema.encoding.encodes_like(fitted):
             raise DataError(f"the training records of {schema.party} have changed since the run in {folder}")
-        self._scores = _ScoreFile(scores, schema.outputs, config, schema.party)
+        self._scores = _ScoreFile(
+            scores, schema.outputs, schema.party, config.data, config.id_column_of(schema.party), config.id_rule
+        )
 
     def train_scores(self) -> Tensor:
         return self._of(self.data.train)
@@ -148,11 +149,13 @@ def _real(records: Records) -> Tensor:
 class _ScoreFile:
     """Scores by record id, as ``splitvfl predict`` writes them: first the names of records, then the scores."""
 
-    def __init__(self, path: Path, outputs: int, config: ExperimentConfig, party: str) -> None:
+    def __init__(
+        self, path: Path, outputs: int, party: str, data: DataConfig, id_column: str | None, rule: RuleVersion
+    ) -> None:
         self._name = path.name
         head = read_table(path)
         column = head.column_names[0]
-        table = read_table(path, text=set() if config.id_column_of(party) is None else {column})
+        table = read_table(path, text=set() if id_column is None else {column})
         names = ["score"] if outputs == 1 else [f"score_{number}" for number in range(outputs)]
         if table.column_names[1:] != names:
             raise DataError(
@@ -160,9 +163,12 @@ class _ScoreFile:
                 f"predict writes them, got {listed(table.column_names)}"
             )
         given = table.column(column).chunk(0)
-        ids = _ids_of(given, column, self._name, config)
-        if config.data.aligned is not None:
-            ids = _aligned_ids(ids, config, party)
+        first = rule == FIRST_RULE and data.aligned is None
+        source = f"id column {column!r} of {self._name}"
+        ids = of_names(given, source=source) if first else ids_from(given, column, self._name)
+        if data.aligned is not None:
+            assert data.path is not None, "an alignment is of a file"
+            ids = _aligned_ids(ids, data.aligned, data.path, party)
         self._order = np.argsort(ids, kind="stable")
         self._ids = ids[self._order]
         values = [numbers(column_of(table, name, source=self._name)) for name in names]
@@ -187,27 +193,18 @@ class _ScoreFile:
         return missing
 
 
-def _ids_of(given: pa.Array, column: str, source: str, config: ExperimentConfig) -> Rows:
-    """Return the numbers of records as their training had them."""
-    if config.id_rule == FIRST_RULE and config.data.aligned is None:
-        return of_names(given, source=f"id column {column!r} of {source}")
-    return ids_from(given, column, source)
-
-
-def _aligned_ids(ids: Rows, config: ExperimentConfig, party: str) -> Rows:
+def _aligned_ids(ids: Rows, aligned: str, path: str, party: str) -> Rows:
     """Return the numbers that an alignment gave to records, by the ids of the party's file; 0 and below: to none."""
-    assert config.data.aligned is not None
-    assert config.data.path is not None, "an alignment is of a file"
-    alignment = read_alignment(config.data.aligned)
+    alignment = read_alignment(aligned)
     column = alignment.schema.id_column
-    names = column_of(read_table(Path(config.data.path), text={column}), column, source=config.data.path)
+    names = column_of(read_table(Path(path), text={column}), column, source=path)
     real = alignment.rows >= 0
-    own = ids_from(names, column, config.data.path)[alignment.rows[real]]
+    own = ids_from(names, column, path)[alignment.rows[real]]
     order = np.argsort(own, kind="stable")
     places = np.minimum(np.searchsorted(own, ids, sorter=order), len(order) - 1)
     rows = order[places]
     known = own[rows] == ids
     if not known.all():
         raise DataError(f"the scores are of {int((~known).sum())} records that {party} has not aligned")
-    aligned: Rows = alignment.ids[real][rows]
-    return aligned
+    found: Rows = alignment.ids[real][rows]
+    return found

@@ -21,6 +21,7 @@ from splitvfl.data.transform import (
     random_rotation,
 )
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.system.untrusted_files import UntrustedFile
 
 
 def transform_for(chosen: TransformConfig, data: PartyData) -> Transform:
@@ -65,17 +66,17 @@ def _permutation(chosen: TransformConfig, data: PartyData) -> Rearrangement:
 def _rotation(chosen: TransformConfig, data: PartyData) -> Rotation:
     if chosen.matrix is None:
         return random_rotation(data.width, seed=chosen.seed_for_experiments)
-    path = Path(chosen.matrix)
+    file = UntrustedFile(
+        path=Path(chosen.matrix),
+        says="is no matrix of numbers that numpy.save wrote",
+        remedy=f"expected a file .npy, of shape ({data.width}, {data.width})",
+        error=DataError,
+        linked=True,
+    )
     try:
-        matrix = torch.from_numpy(np.asarray(np.load(path, allow_pickle=False), dtype=np.float64))
-    except OSError as error:
-        raise DataError(f"{path.name} cannot be read as a matrix that numpy.save wrote: {error}") from error
-    except (ValueError, TypeError, EOFError) as error:
-        # What numpy says of a file in any other format is how to load it as a pickle, which nobody should.
-        raise DataError(
-            f"{path.name} is no matrix of numbers that numpy.save wrote: expected a file .npy, of shape "
-            f"({data.width}, {data.width})"
-        ) from error
+        matrix = torch.from_numpy(np.asarray(file.array(), dtype=np.float64))
+    except ValueError as error:
+        raise file.refused(error) from error
     if matrix.shape != (data.width, data.width):
         raise ArgumentError(
             f"expected a matrix ({data.width}, {data.width}) for the {data.width} columns of {data.name} after "

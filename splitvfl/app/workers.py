@@ -6,7 +6,7 @@ import ipaddress
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -15,16 +15,18 @@ from typing import Any, Final
 
 import torch
 
-from splitvfl.app.records import shard_folder, shard_here
-from splitvfl.config.sections import ExperimentConfig
+from splitvfl.app.records import shard_folder
+from splitvfl.config.sections import ExperimentConfig, PartyConfig
 from splitvfl.data.columns import Shards
 from splitvfl.data.digests import SCHEMA
-from splitvfl.data.shards import ShardFacts, checked_sizes, facts_of, lie_apart
+from splitvfl.data.shards import ShardFacts, checked_sizes, facts_of, lie_apart, shard_path
 from splitvfl.errors import ConfigError
 from splitvfl.hooks import batch_mixing_layer, hook_name, scope_of
 from splitvfl.learning.devices import choose_device
 from splitvfl.party.party import ActiveParty, Party
 from splitvfl.party.penalties import NO_PENALTIES_OF_WORKERS
+from splitvfl.party.recipe import Recipe
+from splitvfl.run.shared_state import collect_json
 from splitvfl.team.divided import sharded_tables
 from splitvfl.team.team import Alone, Team
 
@@ -72,17 +74,17 @@ def team_of(
     wait_s = 3600.0 if network is None else network.meeting_s + 8 * network.message_s * len(config.parties)
     work_s = wait_s if work_s is None else work_s
     with Workers(workers, party=name, environment=os.environ, wait_s=wait_s, work_s=work_s, notify=notify) as team:
-        _take_device(team, config, notify)
+        _take_device(team, config.train.device, notify)
         yield team
 
 
-def _take_device(team: Team, config: ExperimentConfig, notify: Callable[[str], None]) -> None:
+def _take_device(team: Team, wanted: str, notify: Callable[[str], None]) -> None:
     """Have this worker compute where the file says: on a GPU of its own, as far as its machine has one for each."""
     # As late as the workers themselves.
     from splitvfl.team.gpus import take_gpu
 
     try:
-        device = choose_device(config.train.device)
+        device = choose_device(wanted)
         if device.type == "cuda":
             device = take_gpu(os.environ)
     except ConfigError as error:
@@ -109,8 +111,12 @@ def team_of_prediction(config: ExperimentConfig, name: str) -> Iterator[Team]:
         yield team
 
 
-def worker_started(config: ExperimentConfig) -> int | None:
+def worker_started(workers: int, source: str) -> int | None:
     """Return which of the party's workers this process was started as; ``None`` if nothing says so.
+
+    Args:
+        workers: How many the file asks for.
+        source: What the file is called in messages.
 
     Raises:
         ConfigError: If the file and who started this process do not say the same number of workers.
@@ -118,9 +124,9 @@ def worker_started(config: ExperimentConfig) -> int | None:
     started, rank = (os.environ.get(name, "") for name in ("WORLD_SIZE", "RANK"))
     if not rank:
         return None
-    if started != str(config.team.workers) or not rank.isdecimal() or int(rank) >= config.team.workers:
+    if started != str(workers) or not rank.isdecimal() or int(rank) >= workers:
         raise ConfigError(
-            f"{config.source}: team.workers is {config.team.workers}, and this process was started as worker {rank} of "
+            f"{source}: team.workers is {workers}, and this process was started as worker {rank} of "
             f"{started or '?'} (RANK, WORLD_SIZE)"
         )
     return int(rank)
@@ -168,7 +174,10 @@ def check_team(config: ExperimentConfig) -> None:
             any(party.transform is not None for party in config.parties.values()),
             "each worker would draw another one",
         ),
-        "parties: penalties": (_has_penalty_of_a_batch(config), NO_PENALTIES_OF_WORKERS),
+        "parties: penalties": (
+            _has_penalty_of_a_batch(config.parties.values(), config.folder),
+            NO_PENALTIES_OF_WORKERS,
+        ),
         "model.dense: sharded": (
             getattr(config.model.recipe, "sampled", False) and config.model.recipe.dense == "sharded",
             "with sampled it was not tried; leave dense out",
@@ -204,13 +213,13 @@ def said_in_one_process(config: ExperimentConfig) -> list[str]:
     return lines
 
 
-def _has_penalty_of_a_batch(config: ExperimentConfig) -> bool:
-    penalties = (one.made("penalties", config.folder) for party in config.parties.values() for one in party.penalties)
+def _has_penalty_of_a_batch(parties: Iterable[PartyConfig], folder: Path) -> bool:
+    penalties = (one.made("penalties", folder) for party in parties for one in party.penalties)
     return any(scope_of(one.penalty) == "batch" for one in penalties)
 
 
-def check_replicable(party: Party, config: ExperimentConfig) -> None:
-    """Refuse a model whose replicas would not stay equal.
+def check_replicable(party: Party, source: str) -> None:
+    """Refuse a model whose replicas would not stay equal, as that of a file which is called so in messages.
 
     Raises:
         ConfigError: If a layer of it keeps something of the records of a batch, of which each worker has others; or a
@@ -219,32 +228,32 @@ def check_replicable(party: Party, config: ExperimentConfig) -> None:
     layer = next(filter(None, map(batch_mixing_layer, party.models)), None)
     if layer is not None:
         raise ConfigError(
-            f"{config.source}: model: {layer} mixes the records of a batch, and each worker of {party.name} has its "
+            f"{source}: model: {layer} mixes the records of a batch, and each worker of {party.name} has its "
             "part of it only, so that workers would no longer be equal; LayerNorm or GroupNorm keep records apart"
         )
     if party.divides and getattr(party.optimizer, "radius", None) is not None:
         raise ConfigError(
-            f"{config.source}: model.dense: sharded: train.optimizer.radius bounds all weights of {party.name} "
+            f"{source}: model.dense: sharded: train.optimizer.radius bounds all weights of {party.name} "
             "together, of which each worker has a part; leave one of them out"
         )
     for cut in party.cuts.values() if isinstance(party, ActiveParty) else ():
         if cut.gradient.draws_at_output:
             raise ConfigError(
-                f"{config.source}: defenses: one of {', '.join(map(hook_name, cut.gradient))} draws what the top "
+                f"{source}: defenses: one of {', '.join(map(hook_name, cut.gradient))} draws what the top "
                 "learns from, of which each worker has a part only; take per: message, or train in one process"
             )
 
 
-def said_of_divided(party: Party, config: ExperimentConfig) -> list[str]:
+def said_of_divided(party: Party, recipe: Recipe) -> list[str]:
     """Return what is to be said of the weights that one worker of several holds a part of, in sentences."""
     lines = []
     tables = [table for model in party.models for table in sharded_tables(model).values()]
     if tables:
         held, count = sum(len(table.rows) for table in tables), sum(table.count for table in tables)
         lines.append(f"tables are divided: this worker holds {held:,} of {count:,} rows")
-    elif config.model.recipe.tables == "sharded":
+    elif recipe.tables == "sharded":
         lines.append(f"model.tables: sharded: {party.name} has no table with a sparse gradient, and nothing is divided")
-    if config.model.recipe.dense == "sharded":
+    if recipe.dense == "sharded":
         said = "each worker keeps a part of every weight of the bottom model"
         lines.append(f"model.dense: sharded: {said if party.divides else _NO_BOTTOM.format(party.name)}")
     return lines
@@ -277,54 +286,64 @@ def _placeless(section: Any) -> Any:
     return {key: _placeless(value) for key, value in section.items() if key not in _PLACES}
 
 
-def shards_of(config: ExperimentConfig, name: str, team: Team) -> Shards | None:
+def shards_of(path: str | None, name: str, team: Team, *, source: str) -> Shards | None:
     """Return how many training records each worker's shard has, and which this one's is; ``None``: they are one table.
+
+    Args:
+        path: That of the data, ``{worker}`` and all.
+        name: The party's name.
+        team: Its workers.
+        source: What the file is called in messages.
 
     Raises:
         DataError: If a shard is missing, has no training records, is encoded otherwise, or is there twice.
     """
     if team.size == 1:
         return None
-    apart = lie_apart(config.data.path)
-    own = asdict(facts_of(shard_folder(config, name, team.rank))) if apart else None
-    said = team.collect(json.dumps(own).encode())  # of those whose files say otherwise, too
-    others = [rank for rank, one in enumerate(said) if (json.loads(one) is None) == apart]
+    own = asdict(facts_of(shard_folder(path, name, team.rank))) if lie_apart(path) else None
+    apart = own is not None
+    said = collect_json(team, own)  # of those whose files say otherwise, too
+    others = [rank for rank, one in enumerate(said) if (one is None) == apart]
     if others:
         raise ConfigError(
-            f"{config.source}: data.path: worker {team.rank} of {name} has {'a shard' if apart else 'the whole table'},"
+            f"{source}: data.path: worker {team.rank} of {name} has {'a shard' if apart else 'the whole table'},"
             f" and worker {', '.join(map(str, others))} not; give all workers one file"
         )
     if not apart:
         return None
-    return replace(checked_sizes([ShardFacts(**json.loads(one)) for one in said]), here=team.rank)
+    return replace(checked_sizes([ShardFacts(**one) for one in said]), here=team.rank)
 
 
-def shards_to_try(config: ExperimentConfig, name: str) -> Shards | None:
+def shards_to_try(path: str | None, name: str, *, count: int) -> Shards | None:
     """Return shards for a trial by one process that trains on none; ``None``: records are one table.
 
     Of shards that are on other machines it takes each to be as large as the first that is here.
 
+    Args:
+        path: That of the data, ``{worker}`` and all.
+        name: The party's name.
+        count: How many shards there are.
+
     Raises:
         DataError: If none is here, or those that are here are no parts of one table.
     """
-    if not lie_apart(config.data.path):
+    if not lie_apart(path):
         return None
-    here = shard_here(config)
-    assert here is not None, "they lie apart"
-    folders = [shard_folder(config, name, shard) for shard in range(config.shards)]
+    here = next((shard for shard in range(count) if shard_path(path, shard).exists()), 0)
+    folders = [shard_folder(path, name, shard) for shard in range(count)]
     if all(folder.exists() for folder in folders):
         return replace(checked_sizes([facts_of(folder) for folder in folders]), here=here)
     own = facts_of(folders[here])
-    return Shards((own.rows,) * config.shards, (own.tests,) * config.shards, here)
+    return Shards((own.rows,) * count, (own.tests,) * count, here)
 
 
-def shards_not_here(config: ExperimentConfig, name: str) -> list[str]:
-    """Return in words which shards that lie apart are not on this machine, where any are not."""
-    missing = [str(one) for one in range(config.shards) if not shard_folder(config, name, one).exists()]
+def shards_not_here(path: str | None, name: str, *, count: int) -> list[str]:
+    """Return in words which shards are not on this machine, where they lie apart and any are not."""
+    missing = [str(one) for one in range(count) if lie_apart(path) and not shard_folder(path, name, one).exists()]
     if not missing:
         return []
     return [
-        f"shards: {', '.join(missing)} of {config.shards} are not on this machine ({config.data.path}) and were not "
+        f"shards: {', '.join(missing)} of {count} are not on this machine ({path}) and were not "
         "looked at; they are taken to be as large as the first that is"
     ]
 

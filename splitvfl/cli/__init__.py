@@ -19,8 +19,10 @@ from splitvfl.app.log_file import STANDARD_ERROR, LogLevel, logging_to, refused_
 from splitvfl.cli import (
     auditing,
     beginning,
+    comparing,
     forecasting,
     partners,
+    party,
     prediction,
     reading,
     reconstruction,
@@ -138,16 +140,16 @@ def _register(command: Callable[..., None], *, within: typer.Typer) -> None:
 app.callback()(options)
 # In the order in which --help lists them.
 for _one in (
-    training.demo,
+    comparing.demo,
     beginning.examples,
     beginning.init,
     beginning.check,
     training.train,
-    training.party,
+    party.party,
     prediction.predict,
     prediction.distill,
     serving.serve,
-    training.compare,
+    comparing.compare,
     reading.list_,
     reading.schema,
     reading.report,

@@ -64,10 +64,10 @@ def audit(
     from splitvfl.app.auditing import audit_experiment
     from splitvfl.app.console import RunProgress
     from splitvfl.app.party_auditing import audit_party
+    from splitvfl.report.audit_file import AUDIT_FILE, AUDIT_PAGE
     from splitvfl.report.audit_page import write_audit_page
-    from splitvfl.report.audit_words import AUDIT_FILE, AUDIT_PAGE
-    from splitvfl.run.training import Interrupted
-    from splitvfl.system.untrusted_files import write_whole
+    from splitvfl.system.signals import Interrupted
+    from splitvfl.system.untrusted_files import write_named, write_whole
 
     asked = read_input(experiment, as_, overrides or [], modules=modules)
     if asked.party is None:
@@ -89,11 +89,11 @@ def audit(
     folder = out or asked.folder
     folder.mkdir(parents=True, exist_ok=True)
     written, said = json_ or folder / AUDIT_FILE, found.as_json()
-    text = json.dumps(said, ensure_ascii=False, indent=2) + "\n"
+    content = (json.dumps(said, ensure_ascii=False, indent=2) + "\n").encode()
     if json_ is None:
-        write_whole(written, text.encode(), mode=0o666, alone=False)
-    else:  # it may be a pipe
-        json_.write_text(text, encoding="utf-8")
+        write_whole(written, content, mode=0o666, alone=False)
+    else:
+        write_named(written, content)
     page = write_audit_page(said, folder / AUDIT_PAGE)
     _print(found)
     say(f"{page}   (open it in a browser)")

@@ -42,6 +42,7 @@ def init(
     from splitvfl.app.first_experiment import first_experiment
     from splitvfl.app.records import in_words_of
     from splitvfl.data.guesses import OpenFile, guess
+    from splitvfl.system.untrusted_files import new_file
 
     with settings_written(as_flag):
         opened = [OpenFile.read(path) for path in files]
@@ -60,11 +61,11 @@ def init(
         passive=passive or [],
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("x", encoding="utf-8") as file:
-        file.write(made.text)
+    with new_file(path, mode=0o666) as file:
+        file.write(made.text.encode())
     for line in made.said:
         _tell_in_width(line)
-    with in_words_of(made.config):
+    with in_words_of(made.config.data, made.config.parties):
         for line in summary_of(made.data):
             _tell_in_width(line)
     print(f"{path}: correct there what was guessed wrong")
@@ -126,9 +127,11 @@ def check(
             folder,
             connect_s=wait if connect else None,
             tell=_tell_in_width,
-            worker=worker_started(config),
+            worker=worker_started(config.team.workers, config.source),
         )
-        what = "party" if takes_part_in_training(config, name) else "predict"
+        what = (
+            "party" if takes_part_in_training(name, config.parties, config.exchange.factory.third_party) else "predict"
+        )
         command = command_line(
             what, experiment, *(overrides or []), "--as", name, *(folder_flag if what == "party" else ())
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -52,6 +51,7 @@ def forecast(
     from splitvfl.app.forecasting import forecast as forecast_of
     from splitvfl.config.sections import load_config
     from splitvfl.errors import ConfigError
+    from splitvfl.system.untrusted_files import write_named
 
     config = load_config(experiment, overrides or [])
     first, further = (model[0], model[1:]) if model else (None, [])
@@ -68,15 +68,11 @@ def forecast(
         found = forecast_activations(config, name, model=first, notify=tell)
     if json_ is not None:
         # Statistics of the party's columns are in it: nobody else is to read them.
-        with open(json_, "w", encoding="utf-8", opener=_private) as file:
-            file.write(json.dumps(found.as_json(), ensure_ascii=False, indent=2) + "\n")
+        text = json.dumps(found.as_json(), ensure_ascii=False, indent=2) + "\n"
+        write_named(json_, text.encode(), mode=0o600)
     _print_activations(found) if isinstance(found, ActivationForecast) else _print(found)
     if json_ is not None:
         print(json_)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _print(found: Forecast) -> None:

@@ -125,7 +125,7 @@ def predict(
             fail_on_drift=fail_on_drift,
         )
         return
-    from splitvfl.app.run_folder import MODEL_FOLDER
+    from splitvfl.app.run_files import MODEL_FOLDER
     from splitvfl.app.serving import PredictionFiles
     from splitvfl.config.sections import load_config
 

@@ -167,12 +167,13 @@ def schema(
     import json
 
     from splitvfl.config.schema import experiment_schema, schema_line
+    from splitvfl.system.untrusted_files import write_named
 
     text = json.dumps(experiment_schema(), ensure_ascii=False, indent=2) + "\n"
     if out is None:
         print(text, end="")
         return
-    out.write_text(text, encoding="utf-8")
+    write_named(out, text.encode())
     print(out)
     tell("For editors that know YAML, make this the first line of an experiment; the path is from that file's folder:")
     tell(schema_line(out))

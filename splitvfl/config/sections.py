@@ -94,6 +94,7 @@ __all__ = [
     "DataConfig",
     "ExchangeSection",
     "ExperimentConfig",
+    "FoundDefense",
     "HookConfig",
     "ModelSection",
     "NetworkConfig",
@@ -577,6 +578,10 @@ class HookConfig(BaseModel):
         return f"{self.name}({settings})" if settings else self.name
 
 
+FoundDefense = tuple[HookConfig, FoundHook]
+"""A defense as a file has it, and what it is made of."""
+
+
 class PenaltyConfig(HookConfig):
     """A penalty: its name, its weight, and the arguments of its constructor.
 
@@ -641,6 +646,11 @@ class PartyConfig(Settings):
     identity: str | None = None
     transform: TransformConfig | None = None
     penalties: tuple[PenaltyConfig, ...] = ()
+
+    def cells(self, data: DataConfig) -> dict[str, Any]:
+        """Return how the cells of this party's file are written: as it says, or else as the section on data does."""
+        own = {key: getattr(self, key) for key in CELL_SETTINGS}
+        return {key: getattr(data, key) if value is None else value for key, value in own.items()}
 
     @model_validator(mode="after")
     def _check_role(self) -> PartyConfig:
@@ -730,6 +740,11 @@ class PredictionConfig(Settings):
     per_record: Annotated[int, Field(ge=1)] | None = None
     per_day: Annotated[int, Field(ge=1)] | None = None
     fewest: Annotated[int, Field(ge=1)] | None = None
+
+    @property
+    def memoised(self) -> bool:
+        """Whether noise on scores is memoised."""
+        return self.score_noise == "memoised"
 
     @property
     def limits(self) -> dict[str, int]:
@@ -895,6 +910,15 @@ class ExperimentConfig(Settings):
         return self.audit is not False
 
     @property
+    def found_defenses(self) -> list[FoundDefense]:
+        """Every defense, with what it is made of.
+
+        Raises:
+            ConfigError: If there is no such hook, or it does not take these options.
+        """
+        return [(hook, hook.found("defenses", self.folder)) for hook in self.defenses]
+
+    @property
     def canaries(self) -> int | None:
         """How many training records get a coin toss for a label, if any do."""
         return None if isinstance(self.audit, bool) else self.audit.canaries
@@ -941,20 +965,9 @@ class ExperimentConfig(Settings):
         return self.active if self.prediction.scores_by == ACTIVE else self.prediction.scores_by
 
     @property
-    def memoised_scores(self) -> bool:
-        """Whether noise on scores is memoised."""
-        return self.prediction.score_noise == "memoised"
-
-    @property
     def hides_columns(self) -> bool:
         """Whether a party transforms its columns, which is a secret of these settings."""
         return any(party.transform is not None for party in self.parties.values())
-
-    def cells_of(self, name: str) -> dict[str, Any]:
-        """Return how the cells of a party's file are written: as it says, or else as the data do."""
-        party, data = self.parties[name], self.data
-        own = {key: getattr(party, key) for key in CELL_SETTINGS}
-        return {key: getattr(data, key) if value is None else value for key, value in own.items()}
 
     def id_column_of(self, name: str) -> str | None:
         """Return the column that names the records in a party's file; ``None``: they are numbered."""
@@ -1064,7 +1077,7 @@ def parse_config(
     _check_one_way(document, exchange, folder)
     config = _validated(document, folder)
     _check_model(document, config.model, config.exchange.factory)
-    _check_loss_of_model(document, config, defenses)
+    _check_loss_of_model(document, config.model, config.exchange, config.train, defenses)
     _check_constructors(document, config.model, config.exchange, config.train)
     _check_scorer(document, config)
     _check_direction(document, config)
@@ -1490,16 +1503,22 @@ def _check_model(document: Document, model: ModelSection, exchange: type[Exchang
         document.report(("model", "name"), text)
 
 
-def _check_loss_of_model(document: Document, config: ExperimentConfig, defenses: Sequence[FoundHook | None]) -> None:
+def _check_loss_of_model(
+    document: Document,
+    model: ModelSection,
+    exchange: ExchangeSection,
+    train: TrainConfig,
+    defenses: Sequence[FoundHook | None],
+) -> None:
     """Report what has a loss besides the one that belongs to the model."""
     try:
-        own = config.model.recipe.make_loss()
+        own = model.recipe.make_loss()
     except SplitVFLError:  # what its constructor objects to is reported there
         return
     if own is None:
         return
-    name, exchange = config.model.name, config.exchange
-    if config.train.loss is not None:
+    name = model.name
+    if train.loss is not None:
         document.report(("train", "loss"), f"model {name} brings its own loss, model.loss; leave this one out")
     if exchange.factory.sums_only:
         text = (
@@ -1528,7 +1547,7 @@ def _check_scorer(document: Document, config: ExperimentConfig) -> None:
     if scorer == COORDINATOR and COORDINATOR in config.parties:
         text = f"so is called who computes the scores and has no data (prediction.scores_by: {COORDINATOR})"
         document.report(("parties", COORDINATOR), f"{text}; give the party another name")
-    for wrong in _kept_from_scoring(config):
+    for wrong in _kept_from_scoring(model, config.exchange, config.train, config.network):
         document.report(place, f"{scorer} cannot compute the scores: {wrong}; or write {ACTIVE}")
     if not model.factory.is_linear:
         text = f"model {model.name} is not linear, and only parts of logits add up: take logistic-regression or glm"
@@ -1553,15 +1572,17 @@ def _check_direction(document: Document, config: ExperimentConfig) -> None:
         document.report(place, f"{text}; leave it out, or let another party compute the scores (prediction.scores_by)")
 
 
-def _kept_from_scoring(config: ExperimentConfig) -> Iterator[str]:
+def _kept_from_scoring(
+    model: ModelSection, exchange: ExchangeSection, train: TrainConfig, network: NetworkConfig | None
+) -> Iterator[str]:
     """Yield why another one than the label party cannot compute scores, beside a model that is not linear."""
-    if config.model.recipe.private_top:
+    if model.recipe.private_top:
         yield "model.private_top predicts, and is the label party's alone; leave it out"
-    if config.exchange.wire is not None or config.train.autocast is not None:
+    if exchange.wire is not None or train.autocast is not None:
         yield "it adds up parts in float32: leave exchange.wire and train.autocast out"
-    if config.network is not None and config.network.publish_scores:
+    if network is not None and network.publish_scores:
         yield "it answers the label party alone: leave network.publish_scores out"
-    if getattr(config.exchange, "noise", None) is not None:
+    if getattr(exchange, "noise", None) is not None:
         yield (
             "exchange.noise calculates noise for what the passive parties send the label party, and nobody has "
             "calculated what the label party's own part of the logits tells; leave one of the two out"

@@ -208,8 +208,8 @@ class PrivateKey:
         """
         can_be_proven = self._p % 4 == self._q % 4 == 3
         proof = base64.b64encode(self.to_send().numpy().tobytes()).decode() if can_be_proven else None
-        content = json.dumps({"p": hex(self._p), "q": hex(self._q), "proof": proof})
-        body = {"key": json.loads(content)} if passphrase is None else _sealed(content.encode(), passphrase)
+        content = {"p": hex(self._p), "q": hex(self._q), "proof": proof}
+        body = {"key": content} if passphrase is None else _sealed(json.dumps(content).encode(), passphrase)
         _write_privately(Path(path), json.dumps({"format": _FORMAT, "bits": self.public.bits, **body}).encode())
 
     @classmethod

@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from pathlib import Path
 from typing import Final
 
 from splitvfl.errors import CheckpointError, SumRefused
-from splitvfl.system.untrusted_files import UntrustedFile, open_own
+from splitvfl.system.untrusted_files import UntrustedFile, append_bytes, flush_folder
 
 _log = logging.getLogger("splitvfl.crypto")
 
@@ -124,13 +123,7 @@ class Refusals:
 
 def _append(path: Path, line: str) -> None:
     try:
-        with open_own(path, "ab", buffered=False) as file:
-            file.write(f"\n{line}".encode())  # a new line, also behind one that was torn off
-            os.fsync(file.fileno())
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        append_bytes(path, f"\n{line}".encode())  # a new line, also behind one that was torn off
+        flush_folder(path.parent)  # also of a file that a process made, and was killed
     except OSError as error:
         raise CheckpointError(f"cannot write {path}: {error}; make room, and start the party again") from error

@@ -25,9 +25,9 @@ import numpy.typing as npt
 from splitvfl.data.chunks import Mask
 from splitvfl.data.id_column import Case, fingerprint, order_digest, read_digests
 from splitvfl.data.id_rules import FIRST_RULE, RuleVersion
-from splitvfl.data.schema import PARTS, Part, Role, has_format, read_schema, schema_bytes
+from splitvfl.data.schema import PARTS, Part, Role, has_format, read_schema, write_schema
 from splitvfl.data.sources import open_all
-from splitvfl.data.writing import NpyWriter, check_target, draft, write_bytes
+from splitvfl.data.writing import NpyWriter, check_target, draft
 from splitvfl.errors import DataError
 from splitvfl.system.private_folder import make_parents
 from splitvfl.system.untrusted_files import UntrustedFile, memory_of_machine
@@ -173,7 +173,7 @@ def write_alignment(
         for name, values in (("rows", rows), ("ids", ids)):
             with NpyWriter(inside / f"{name}.npy", (len(values),), "<i8") as writer:
                 writer.append(values)
-        write_bytes(inside / ALIGNMENT_FILE, schema_bytes(schema))
+        write_schema(inside / ALIGNMENT_FILE, schema)
     return Alignment(rows, ids, schema, target)
 
 

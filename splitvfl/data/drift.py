@@ -27,7 +27,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
@@ -459,23 +459,12 @@ def check_drift(drift: Mapping[str, Sequence[ColumnDrift]], threshold: float) ->
         )
 
 
-def saturated(scores: Any) -> float:
-    """Return the fraction of scores of which a probability is exactly 1, or exactly 0: ``(n,)`` or ``(n, k)``.
-
-    >>> saturated(np.array([1.0, 1.0, 0.5, 0.0]))
-    0.75
-    """
-    found = np.asarray(scores)
-    ends = (found == 0) | (found == 1) if found.ndim == 1 else (found == 1).any(axis=1)
-    return float(ends.mean()) if len(found) else 0.0
-
-
 @dataclass(frozen=True, kw_only=True)
 class Saturation:
     """How many scores are exactly 0 or 1.
 
     Attributes:
-        fraction: See :func:`saturated`.
+        fraction: See :func:`splitvfl.metrics.saturated`.
         records: How many scores there are.
         in_training: The same fraction of the test records after the training; ``None`` where nobody knows.
         drifted: Whether a column of the records has drifted.

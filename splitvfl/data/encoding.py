@@ -300,6 +300,12 @@ class FittedEncoding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         """Columns that hold text, whatever a new file's cells look like."""
         return tuple(one.column for one in self.columns if isinstance(one, FittedCategories) and one.kind == "text")
 
+    @property
+    def indicators(self) -> dict[str, tuple[str, ...]]:
+        """Names of the columns in {0, 1} that a column of categories became, by its name; those of codes have none."""
+        categories = (one for one in self.columns if isinstance(one, FittedCategories))
+        return {one.column: one.names for one in categories if one.names}
+
     def read(self, table: pa.Table, origin: Origin) -> pa.Table:
         """Return new records whose cells are read as those of the training were; raises as :meth:`apply`."""
         text = self.text_columns

@@ -12,7 +12,6 @@ setting may leave it out.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from splitvfl.data.tables import LIST, REFUSED, neither
+from splitvfl.system.untrusted_files import decoded
 
 _CATEGORIES, _LENGTH = b"splitvfl.categories", b"splitvfl.length"
 
@@ -242,7 +242,7 @@ def _pandas_categories(schema: pa.Schema) -> frozenset[str]:
     if said is None:
         return frozenset()
     try:
-        columns = json.loads(said)["columns"]
+        columns = decoded(said, nan=True)["columns"]
         return frozenset(one["field_name"] for one in columns if one["pandas_type"] == "categorical")
     except (ValueError, KeyError, TypeError, RecursionError):  # somebody else's: then the types alone count
         return frozenset()

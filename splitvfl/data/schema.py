@@ -30,7 +30,7 @@ from splitvfl.data.encoding import FittedNumbers, Scale
 from splitvfl.data.id_rules import RuleVersion
 from splitvfl.data.ranges import Bounds
 from splitvfl.errors import DataError
-from splitvfl.system.untrusted_files import UntrustedFile, indented
+from splitvfl.system.untrusted_files import UntrustedFile, write_json
 
 FORMAT = "splitvfl tables"
 VERSION = 1
@@ -349,6 +349,6 @@ def _read(folder: Path, kind: type[Schema]) -> Schema:
     return read_schema(folder / SCHEMA_FILE, kind, what=what, wanted=FORMAT, version=VERSION, again=again)
 
 
-def schema_bytes(schema: msgspec.Struct) -> bytes:
-    """Return a schema as it is written: JSON, indented, with a final newline."""
-    return indented(schema) + b"\n"
+def write_schema(path: Path, schema: msgspec.Struct) -> None:
+    """Write a schema: JSON, indented, with a final newline; who may read it, the umask decides."""
+    write_json(path, schema, mode=0o666)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +11,7 @@ from torch import Tensor
 
 from splitvfl.data.arrow_source import PARQUET_SUFFIXES
 from splitvfl.errors import DataError
+from splitvfl.system.untrusted_files import replacing
 
 _SUFFIXES = (".csv", *PARQUET_SUFFIXES)
 
@@ -54,14 +53,6 @@ def write_scores(path: Path, scores: Tensor, *, name_column: str, names: pa.Arra
     columns = [scores] if scores.dim() == 1 else list(scores.unbind(dim=1))
     labels = ["score"] if scores.dim() == 1 else [f"score_{number}" for number in range(len(columns))]
     table = pa.table([names, *(pa.array(column.cpu().numpy()) for column in columns)], names=[name_column, *labels])
-    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.writing-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            write = pyarrow.csv.write_csv if is_csv(path) else pyarrow.parquet.write_table
-            write(table, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise
+    with replacing(path, alone=False) as file:
+        write = pyarrow.csv.write_csv if is_csv(path) else pyarrow.parquet.write_table
+        write(table, file)

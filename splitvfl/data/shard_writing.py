@@ -17,7 +17,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from splitvfl.data.id_column import Case, check_id_column, first_repeat, names_i
 from splitvfl.data.id_rules import ID_RULE
 from splitvfl.data.ingest.progress import IngestStatus, Progress
 from splitvfl.data.partition import matching, patterns
-from splitvfl.data.schema import schema_bytes
+from splitvfl.data.schema import write_schema
 from splitvfl.data.shard_files import (
     SHARDING_FILE,
     ShardingSchema,
@@ -42,9 +41,10 @@ from splitvfl.data.shard_types import Types, as_schema, column_types
 from splitvfl.data.sharding import Hashes, Numbers, check_shards, id_hashes, shard_of
 from splitvfl.data.sources import chunks, open_all
 from splitvfl.data.spec import Patterns
-from splitvfl.data.writing import check_target, draft, write_bytes
+from splitvfl.data.writing import check_target, draft
 from splitvfl.errors import DataError
 from splitvfl.system.private_folder import make_parents
+from splitvfl.system.untrusted_files import new_file
 
 # Of rows that are sorted at once: enough that what a shard gets of them is worth opening its file.
 LOAD_BYTES = 128 << 20
@@ -147,7 +147,7 @@ def shard(
         )
         _write_all(piles, folder, sources, sharding, watch)
         shutil.rmtree(scratch)
-        write_bytes(folder / SHARDING_FILE, schema_bytes(sharding))
+        write_schema(folder / SHARDING_FILE, sharding)
     return ShardReport(
         folder=target,
         sharding=sharding,
@@ -306,12 +306,9 @@ def _write_all(piles: _Piles, folder: Path, sources: Sequence[Source], sharding:
 
 def _write_one(path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch], records: int) -> _Marks:
     marks = _Marks(records)
-    with open(path, "xb", opener=partial(os.open, mode=0o600)) as file:
-        with pyarrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
-            for group in _groups(marks.taken_off(batches), schema):
-                writer.write_table(group, row_group_size=GROUP_ROWS)
-        file.flush()
-        os.fsync(file.fileno())
+    with new_file(path) as file, pyarrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+        for group in _groups(marks.taken_off(batches), schema):
+            writer.write_table(group, row_group_size=GROUP_ROWS)
     return marks
 
 

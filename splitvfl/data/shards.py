@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeGuard
 
 import msgspec
 import torch
@@ -30,7 +31,7 @@ _ALIKE = (
 )
 
 
-def lie_apart(path: str | None) -> bool:
+def lie_apart(path: str | None) -> TypeGuard[str]:
     """Return whether a path is that of shards."""
     return path is not None and PLACEHOLDER in path
 

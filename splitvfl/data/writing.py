@@ -23,6 +23,7 @@ import numpy.typing as npt
 from splitvfl.data.schema import is_table_folder
 from splitvfl.errors import ArgumentError, DataError
 from splitvfl.system.signals import stoppable
+from splitvfl.system.untrusted_files import flush_folder, new_file
 
 _LOCK = ".lock"
 
@@ -72,14 +73,6 @@ class NpyWriter:
             self._file.close()
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a new file and flush it to the disk."""
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 @dataclass(frozen=True)
 class StoredTensor:
     """A tensor whose bytes lie in a file of their own.
@@ -109,13 +102,11 @@ def write_safetensors(path: Path, tensors: Sequence[StoredTensor]) -> None:
         header[tensor.name] = {"dtype": tensor.dtype, "shape": [tensor.length], "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with path.open("xb") as file:
+    with new_file(path, mode=0o666) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors:
             with tensor.file.open("rb") as part:
                 shutil.copyfileobj(part, file, 1 << 20)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 Recogniser = Callable[[Path], bool]
@@ -258,11 +249,7 @@ def _replace(folder: Path, target: Path) -> None:
             old.rmdir()
             raise
         shutil.rmtree(old, ignore_errors=True)
-    descriptor = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    flush_folder(target.parent)
 
 
 def _umask() -> int:

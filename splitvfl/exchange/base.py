@@ -19,6 +19,9 @@ from splitvfl.party.attaching import label_promises_of_run
 from splitvfl.party.own_part import OwnPart
 from splitvfl.party.party import ActiveParty, PassiveParty
 
+KEPT_FOLDER = "kept"
+"""In the folder of a run: what a side keeps of all that crossed before the first step."""
+
 NO_PRIVATE_TOP = (
     "trains no private top: it is a second head on the activation of each record, beside the one whose gradients "
     "cross in the clear; take exchange split, or leave it out"

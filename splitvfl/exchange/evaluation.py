@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from splitvfl.data.columns import Records
-from splitvfl.data.drift import saturated
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.parts import checked_outputs, part_to_score
 from splitvfl.exchange.prediction import parts_of
@@ -25,6 +24,7 @@ from splitvfl.learning.schedule import GO_ON, Verdict
 from splitvfl.learning.tasks import Task
 from splitvfl.messaging.conversation import Expected, Half, Outbox
 from splitvfl.messaging.messages import Message
+from splitvfl.metrics import saturated
 from splitvfl.party.party import SENDING, ActiveParty, Party, PassiveParty
 from splitvfl.party.top_model import own_input
 

@@ -25,14 +25,14 @@ from torch import Tensor
 
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import CheckpointError, ConfigError, ProtocolError
+from splitvfl.exchange.base import KEPT_FOLDER
 from splitvfl.messaging.messages import bytes_of, dtype_named, name_of
 from splitvfl.system.private_folder import private_folder
-from splitvfl.system.untrusted_files import UntrustedFile, indented, open_own, write_whole
+from splitvfl.system.untrusted_files import UntrustedFile, open_own, write_json
 
 PIECE_ROWS = 4096
 MEMORY_MIB = 1024
 DISK_MIB = 65_536
-FOLDER = "kept"
 _INDEX = "index.json"
 _FORMAT = "splitvfl kept 1"
 _MIB = 1 << 20
@@ -194,7 +194,7 @@ class Kept:
         self.pieces, self.forms = pieces, dict(forms)
         self.done = 0
         self._limits, self._records = limits, records
-        self._folder = None if folder is None else folder / FOLDER
+        self._folder = None if folder is None else folder / KEPT_FOLDER
         self._chains = {name: Chain(form) for name, form in self.forms.items()}
         self._rows: dict[str, Tensor] = {}
         self._check_limits()
@@ -263,7 +263,7 @@ class Kept:
             for name, form in self.forms.items()
         }
         index = _KeptIndex(_FORMAT, self._records, self.pieces.train, self.pieces.test, self.done, parties)
-        write_whole(self._folder / _INDEX, indented(index))
+        write_json(self._folder / _INDEX, index, end=b"")
 
     def _unwritable(self, error: OSError) -> CheckpointError:
         return CheckpointError(f"cannot keep activations in {self._folder}: {error}; make room, and start again")
@@ -282,7 +282,7 @@ class Kept:
         Raises:
             CheckpointError: If it is damaged, or of other parties or records.
         """
-        path = folder / FOLDER / _INDEX
+        path = folder / KEPT_FOLDER / _INDEX
         file = UntrustedFile(path=path, remedy=_ANEW)
         index = file.json(_KeptIndex)
         if index is None:
@@ -299,7 +299,7 @@ class Kept:
             )
         kept = cls.__new__(cls)
         kept.pieces, kept.forms, kept.done = pieces, forms, index.pieces
-        kept._limits, kept._records, kept._folder = limits, records, folder / FOLDER
+        kept._limits, kept._records, kept._folder = limits, records, folder / KEPT_FOLDER
         kept._rows, kept._chains = {}, {name: Chain(form) for name, form in forms.items()}
         kept._check_files({name: one.digest for name, one in index.parties.items()})
         kept._open_rows()

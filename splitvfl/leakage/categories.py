@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from splitvfl.data.columns import PartyData
-from splitvfl.data.encoding import FittedCategories
 from splitvfl.errors import ArgumentError
 from splitvfl.leakage.remaining_bits import category_bits_left
 
@@ -35,9 +34,8 @@ def category_groups(data: PartyData) -> list[CategoryGroup]:
         return []
     place = {name: number for number, name in enumerate(data.numeric_names)}
     return [
-        CategoryGroup(one.column, tuple(place[name] for name in one.names))
-        for one in data.provenance.encoding.columns
-        if isinstance(one, FittedCategories) and one.names
+        CategoryGroup(column, tuple(place[name] for name in names))
+        for column, names in data.provenance.encoding.indicators.items()
     ]
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from splitvfl.leakage.estimates import TOLD, JudgedAttack, OwnColumn, off_by, quoted, shares_left
 from splitvfl.leakage.features import Part, Sees
-from splitvfl.system.untrusted_files import UntrustedFile, indented, write_whole
+from splitvfl.system.untrusted_files import UntrustedFile, write_json
 
 RECONSTRUCTION_FILE: Final = "reconstruct.json"
 FORMAT: Final = "splitvfl reconstruct"
@@ -213,7 +213,7 @@ class Reconstruction:
 
     def save(self, path: Path) -> None:
         """Write it as JSON, all at once, readable by its owner alone: statistics of the parties' columns are in it."""
-        write_whole(path, indented(self.as_json()) + b"\n")
+        write_json(path, self.as_json())
 
 
 def read_reconstruction(folder: Path) -> Reconstruction | None:
@@ -224,10 +224,7 @@ def read_reconstruction(folder: Path) -> Reconstruction | None:
     """
     anew = f"make it anew (splitvfl reconstruct {folder}), or delete it"
     file = UntrustedFile(path=folder / RECONSTRUCTION_FILE, remedy=anew)
-    found = file.json(Reconstruction, wanted=FORMAT, version=VERSION, sanitise=True)
-    if found is not None and (wrong := _wrong_in(found)):
-        raise file.refused(wrong)
-    return found
+    return file.json(Reconstruction, wanted=FORMAT, version=VERSION, sanitise=True, wrong_in=_wrong_in)
 
 
 def _wrong_in(found: Reconstruction) -> str:

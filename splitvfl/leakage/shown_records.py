@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.leakage.reconstruction import PlottedColumn
-from splitvfl.system.untrusted_files import UntrustedFile, write_whole
+from splitvfl.system.untrusted_files import UntrustedFile, write_json
 
 SHOWN_FILE: Final = "columns-read.json"
 SHOWN_COLUMNS: Final = 3
@@ -79,7 +79,7 @@ def save_shown(folder: Path, shown: tuple[ShownRecords, ...]) -> None:
     if not shown:
         path.unlink(missing_ok=True)
         return
-    write_whole(path, msgspec.json.encode(_File(shown=shown)) + b"\n")
+    write_json(path, _File(shown=shown), indent=-1)
 
 
 def read_shown(folder: Path) -> tuple[ShownRecords, ...]:
@@ -89,12 +89,8 @@ def read_shown(folder: Path) -> tuple[ShownRecords, ...]:
         CheckpointError: If the file is damaged, or holds more than a run keeps.
     """
     file = UntrustedFile(path=folder / SHOWN_FILE, most=_MOST_BYTES, remedy="leave out --show-records, or delete it")
-    found = file.json(_File, version=_VERSION, sanitise=True)
-    if found is None:
-        return ()
-    if wrong := _wrong_in(found.shown):
-        raise file.refused(wrong)
-    return found.shown
+    found = file.json(_File, version=_VERSION, sanitise=True, wrong_in=lambda found: _wrong_in(found.shown))
+    return () if found is None else found.shown
 
 
 def _wrong_in(found: tuple[ShownRecords, ...]) -> str:

@@ -14,6 +14,7 @@ import inspect
 import ipaddress
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,8 +26,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.net.tls import DEVELOPMENT, ROOTS_FILE, identities, identity_of, unencrypted
-from splitvfl.system.private_folder import private_folder, write_new
-from splitvfl.system.untrusted_files import UntrustedFile
+from splitvfl.system.private_folder import private_folder
+from splitvfl.system.untrusted_files import UntrustedFile, replacing
 
 AUTHORITY_KEY_FILE = "ca.key"
 LONGEST_DAYS = 365
@@ -268,12 +269,10 @@ def _key_usage(*granted: str) -> x509.KeyUsage:
 def _write(folder: Path, files: Mapping[Path, bytes]) -> None:
     """Write all files under other names first, then rename them."""
     private_folder(folder)
-    drafts = {path: path.with_name(f".{path.name}.{os.getpid()}.draft") for path in files}
-    try:
-        for path, content in files.items():
-            write_new(drafts[path], content, mode=0o600 if path.suffix == ".key" else 0o644)
-        for path, draft in drafts.items():
-            os.replace(draft, path)
-    finally:
-        for draft in drafts.values():
-            draft.unlink(missing_ok=True)
+    with ExitStack() as drafts:
+        for path, content in reversed([*files.items()]):  # the first that is opened is renamed last
+            mode = 0o600 if path.suffix == ".key" else 0o644
+            file = drafts.enter_context(replacing(path, mode=mode, flush=False, alone=False))
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())

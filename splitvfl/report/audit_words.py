@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from splitvfl.report.rows import counted
-from splitvfl.system.untrusted_files import UntrustedFile
-
-AUDIT_FILE, AUDIT_PAGE = "audit.json", "audit.html"
 
 FINDINGS = {
     "violated": "This does not hold.",
@@ -25,7 +21,6 @@ FINDINGS = {
 }
 """What a verdict says, in a sentence."""
 
-FORMAT, VERSION = "splitvfl audit", 1
 _SYMBOLS = set("εδμσΦΔ√½")
 _BELOW = "Why, its formulas say further down."
 _WHAT = {
@@ -60,21 +55,6 @@ class Line(NamedTuple):
     kind: str
     about: str
     said: str
-
-
-def read_audit(folder: Path) -> dict[str, Any] | None:
-    """Return what an audit of a run found, ``None`` if none lies in its folder; no text in it steers a terminal.
-
-    Raises:
-        CheckpointError: If it is damaged.
-    """
-    file = UntrustedFile(path=folder / AUDIT_FILE, remedy="run splitvfl audit again, or delete it")
-    found = file.json(dict[str, Any], sanitise=True)
-    if found is None or found.get("format") != FORMAT:
-        return None
-    file.check_format(found, FORMAT, VERSION)
-    # Of a version without seats it says nothing here.
-    return found if "learned" in found else None
 
 
 def overall(audit: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 from splitvfl.config.yaml import Document, parse_override, to_yaml, to_yaml_line
 from splitvfl.errors import ConfigError
-from splitvfl.system.untrusted_files import checked_depth
+from splitvfl.system.untrusted_files import decoded
 
 BEGUN_FILE = "begun.json"
 """When a run began, and what its digests are keyed with: for its owner only."""
@@ -99,7 +99,7 @@ class Provenance:
         """
         for key, value in self.settings.items():
             try:
-                checked_depth(json.loads(value))
+                decoded(value.encode(), nan=True)
             except (ValueError, RecursionError) as error:
                 raise ValueError(f"expected JSON as the value of setting {key}, got {value[:60]!r}") from error
 

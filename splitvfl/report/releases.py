@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 from splitvfl.errors import ArgumentError, CheckpointError, printable
 from splitvfl.system.folder_lock import locked
-from splitvfl.system.untrusted_files import UntrustedFile, indented, write_whole
+from splitvfl.system.untrusted_files import UntrustedFile, write_json
 
 RELEASES_FILE: Final = "releases.json"
 """What crossed since the training, and is not covered."""
@@ -202,7 +202,7 @@ def _counting(path: Path) -> Iterator[None]:
 
 def _write(path: Path, found: list[Release] | Reserve) -> None:
     try:
-        write_whole(path, indented(found, indent=1) + b"\n")
+        write_json(path, found, indent=1)
     except OSError as error:
         raise CheckpointError(
             f"cannot write {path}: {error.strerror or error}; nothing was sent: predictions of a run with noise that "

@@ -18,8 +18,9 @@ from splitvfl.leakage.many_auditing import auditor_of
 from splitvfl.leakage.monitor import read_metrics
 from splitvfl.leakage.reconstruction import read_reconstruction
 from splitvfl.leakage.shown_records import ShownRecords, read_shown
+from splitvfl.report.audit_file import AUDIT_FILE, AUDIT_PAGE, read_audit
 from splitvfl.report.audit_page import audit_page
-from splitvfl.report.audit_words import AUDIT_FILE, AUDIT_PAGE, answer, not_covered, overall, question, read_audit
+from splitvfl.report.audit_words import answer, not_covered, overall, question
 from splitvfl.report.brief import two_lines
 from splitvfl.report.column_leaks import (
     ViewNote,

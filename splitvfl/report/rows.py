@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from splitvfl.leakage.label_leak import largest
 from splitvfl.leakage.message_audit import AUDITORS
 from splitvfl.metrics import turned_round
 from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
+from splitvfl.system.untrusted_files import decoded
 
 AUDITOR = Audit.name
 """One name for the auditor's attacks, of which the best one counts."""
@@ -214,7 +214,7 @@ def _short(value: str | None) -> str:
     """
     if value is None:
         return "none"
-    read = json.loads(value)
+    read = decoded(value.encode(), nan=True)
     if isinstance(read, list):
         names = (str(item.get("name", item)) if isinstance(item, dict) else str(item) for item in read)
         return printable(f"[{', '.join(names)}]")

@@ -24,8 +24,8 @@ from splitvfl.privacy import Solvable, SolvableColumn, Spent
 from splitvfl.privacy.statement import Relation
 from splitvfl.report.provenance import BEGUN_FILE, Provenance
 from splitvfl.report.releases import releases, said_of
-from splitvfl.run.replacement import is_unsettled
-from splitvfl.system.untrusted_files import UntrustedFile, indented, refuse_links, write_whole
+from splitvfl.run.replacement import how_to_go_on
+from splitvfl.system.untrusted_files import UntrustedFile, refuse_links, write_json
 
 FILE_NAME = "summary.json"
 GOAL = 0.6
@@ -543,7 +543,7 @@ class RunSummary:
         There it holds the errors of answering means, and so the means of that party's own columns.
         """
         shown = self if self.provenance is None else replace(self, provenance=replace(self.provenance, same_data=""))
-        write_whole(folder / FILE_NAME, indented(shown), mode=0o600 if self.own_columns else 0o666)
+        write_json(folder / FILE_NAME, shown, end=b"", mode=0o600 if self.own_columns else 0o666)
 
 
 def read_summary(folder: Path) -> RunSummary:
@@ -557,12 +557,9 @@ def read_summary(folder: Path) -> RunSummary:
         raise CheckpointError(f"{folder}: there is no such folder; name that of a finished run, or one that holds some")
     refuse_links(folder)
     anew = "leave this run out, get the file anew from whoever gave it to you, or run the experiment with --overwrite"
-    file = UntrustedFile(path=path, remedy=anew)
-    found = file.json(RunSummary, sanitise=True)
+    found = UntrustedFile(path=path, remedy=anew).json(RunSummary, sanitise=True, wrong_in=_wrong_in)
     if found is None:
         raise CheckpointError(f"{folder} holds no finished run: there is no {FILE_NAME}; {how_to_go_on(folder)}")
-    if wrong := _wrong_in(found):
-        raise file.refused(wrong)
     released = said_of(releases(folder))
     found = replace(found, notes=[*found.notes, *released], released=released)
     if found.provenance is None:
@@ -596,17 +593,6 @@ def _beyond(value: Any, key: str = "") -> Iterator[str]:
 
 
 _COUNTS = frozenset({"steps", "epochs", "batch_size", "records", "epsilon", "delta", "planned_steps", "planned_epochs"})
-
-
-def how_to_go_on(folder: Path) -> str:
-    """Return how a run goes on: that of one party in a networked run has one party's checkpoints."""
-    if is_unsettled(folder):
-        return (
-            "it is to replace an earlier run, and has no checkpoint yet; if it was killed, any start in this folder "
-            "brings the earlier run back"
-        )
-    of_one_party = next(folder.glob("checkpoints/*/party.pt"), None) is not None
-    return "go on by starting that party again, as it was started" if of_one_party else "go on with --resume"
 
 
 def _same_data(folder: Path) -> str:

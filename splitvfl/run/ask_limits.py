@@ -6,17 +6,16 @@ in a file, so that they outlive the process and somebody can look at them. No id
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from splitvfl.errors import ArgumentError, CheckpointError
-from splitvfl.system.untrusted_files import UntrustedFile, write_whole
+from splitvfl.system.untrusted_files import UntrustedFile, write_json
 
 _KEPT_DAYS: Final = 400
 _WRITTEN_EVERY_S: Final = 1.0
@@ -158,9 +157,8 @@ class AskCounts:
         if self._path is None:
             return
         kept = dict(sorted(self._days.items())[-_KEPT_DAYS:])
-        content = json.dumps({day: asdict(count) for day, count in kept.items()}, indent=1) + "\n"
         try:
-            write_whole(self._path, content.encode(), flush=False)
+            write_json(self._path, kept, indent=1, flush=False)
         except OSError as error:
             raise CheckpointError(f"cannot write {self._path}: {error.strerror or error}; make room") from error
 

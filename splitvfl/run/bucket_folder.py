@@ -39,7 +39,7 @@ from splitvfl.data.sources import chunks, open_all
 from splitvfl.errors import DataError
 from splitvfl.exchange.psi import Rows
 from splitvfl.exchange.psi_buckets import DoneBucket, bucket_of
-from splitvfl.system.untrusted_files import MOST_BYTES, UntrustedFile, memory_of_machine, open_own, write_whole
+from splitvfl.system.untrusted_files import MOST_BYTES, UntrustedFile, decoded, memory_of_machine, open_own, write_whole
 
 FORMAT, VERSION = "splitvfl buckets", 1
 FACTS_FILE = "buckets.json"
@@ -146,12 +146,12 @@ class BucketFolder:
 
     def _check_facts(self, facts: Mapping[str, object]) -> None:
         path = self._folder / FACTS_FILE
-        known = {"format": FORMAT, "version": VERSION, "facts": dict(facts)}
+        known = json.dumps({"format": FORMAT, "version": VERSION, "facts": dict(facts)}).encode()
         found = self._file(FACTS_FILE).json(dict[str, Any])
         if found is None:
-            write_whole(path, json.dumps(known).encode(), mode=0o666)
+            write_whole(path, known, mode=0o666)
             return
-        if found != json.loads(json.dumps(known)):
+        if found != decoded(known):
             raise DataError(
                 f"{self._folder} holds buckets of an alignment of other records, parties or terms, which was not "
                 f"finished; {self._again}"

@@ -9,7 +9,6 @@ files are readable by their owner only.
 from __future__ import annotations
 
 import logging
-import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -21,7 +20,7 @@ import torch
 
 from splitvfl.errors import CheckpointError
 from splitvfl.system.private_folder import PRIVATE, private_folder
-from splitvfl.system.untrusted_files import UntrustedFile, memory_of_machine, open_own
+from splitvfl.system.untrusted_files import UntrustedFile, flush_folder, memory_of_machine, new_file
 
 State = Mapping[str, Any]
 
@@ -52,10 +51,11 @@ def save(folder: Path, step: int, parts: Mapping[str, State], *, keep: int = 1) 
         private_folder(folder)
         draft.mkdir(mode=PRIVATE)
         for stem, state in parts.items():
-            _write(draft / f"{stem}.pt", state)
-        _flush_folder(draft)
+            with new_file(draft / f"{stem}.pt") as file:
+                torch.save(dict(state), file)
+        flush_folder(draft)
         draft.rename(target)
-        _flush_folder(folder)
+        flush_folder(folder)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
         shutil.rmtree(draft, ignore_errors=True)
         kept = latest(folder)
@@ -80,21 +80,6 @@ def _unused(target: Path) -> Path:
         number += 1
         name = target.with_name(f"{target.name}-{number}")
     return name
-
-
-def _write(path: Path, state: State) -> None:
-    with open_own(path, "xb") as file:
-        torch.save(dict(state), file)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _all(folder: Path) -> list[Path]:

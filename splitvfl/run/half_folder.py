@@ -16,7 +16,6 @@ process the halves of all parties lie side by side, each in a folder of its part
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -40,7 +39,7 @@ from splitvfl.learning.settings import Settings
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.recipe import Recipe
 from splitvfl.run.weights_file import pieces_of_weights
-from splitvfl.system.untrusted_files import MOST_BYTES, UntrustedFile, indented, memory_of_machine, open_own
+from splitvfl.system.untrusted_files import MOST_BYTES, UntrustedFile, indented, memory_of_machine, new_file
 
 FORMAT = "splitvfl half"
 VERSION = 1
@@ -294,12 +293,10 @@ def _loss_of(party: ActiveParty | PassiveParty, origin: Origin) -> dict[str, Any
 
 def _write(path: Path, pieces: Iterable[bytes]) -> str:
     digest = hashlib.sha256()
-    with open_own(path, "xb") as file:
+    with new_file(path) as file:
         for piece in pieces:
             digest.update(piece)
             file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
     return digest.hexdigest()
 
 

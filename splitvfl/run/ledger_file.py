@@ -28,8 +28,8 @@ import numpy.typing as npt
 
 from splitvfl.errors import CheckpointError
 from splitvfl.run.record_counts import Marks
-from splitvfl.system.private_folder import close_folder, write_new
-from splitvfl.system.untrusted_files import UntrustedFile, decoded, open_own
+from splitvfl.system.private_folder import close_folder
+from splitvfl.system.untrusted_files import UntrustedFile, append_bytes, decoded, flush_folder, open_own, write_new
 
 LEDGER_FOLDER: Final = "ledger"
 """In the folder of a run; in it each passive party whose half the run has has a folder of its own."""
@@ -316,7 +316,7 @@ def made_key(where: Path) -> bytes:
         write_new(where / KEY_FILE, key)
         # The folder is new, and the one around it may be: what is counted is gone with either.
         for folder in (where, where.parent, where.parent.parent):
-            _sync_folder(folder)
+            flush_folder(folder)
     return key
 
 
@@ -330,9 +330,9 @@ def append(chain: Chain, line: Line, marks: Marks) -> None:
     if len(marks):
         entries = np.zeros(len(marks), _ENTRY)
         entries["mark"], entries["line"] = marks, line.line
-        _add(chain.where / MARKS_FILE, entries.tobytes())
+        append_bytes(chain.where / MARKS_FILE, entries.tobytes())
     raw = written(line, chain.key)
-    _add(chain.where / LINES_FILE, raw)
+    append_bytes(chain.where / LINES_FILE, raw)
     chain.follow(raw, line)
 
 
@@ -344,30 +344,11 @@ def cut_to(path: Path, size: int) -> bool:
     """
     if not path.exists() or path.stat().st_size <= size:
         return False
-    os.truncate(path, size)
+    with open_own(path, "r+b") as file:
+        file.truncate(size)
     return True
 
 
 def marks_size(records: int) -> int:
     """Return how many bytes the marks of so many records take."""
     return records * _ENTRY.itemsize
-
-
-def _add(path: Path, content: bytes) -> None:
-    new = not path.exists()
-    with open_own(path, "ab", buffered=False) as file:
-        left = memoryview(content)
-        while left:
-            left = left[file.write(left) :]
-        os.fsync(file.fileno())
-    if new:
-        _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Have it on the disk that a file is there."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -7,7 +7,6 @@ number of times ends with the weights of an undisturbed one.
 
 from __future__ import annotations
 
-import json
 import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -39,11 +38,12 @@ from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.run import checkpoint
 from splitvfl.run.party_folder import KEPT_CHECKPOINTS, PartyFolder
 from splitvfl.run.party_training import ActiveTraining, P, PartyTraining, PassiveTraining
-from splitvfl.run.replay import JOURNAL, ReplayJournal
+from splitvfl.run.replay import ReplayJournal
 from splitvfl.run.session import Session
-from splitvfl.run.shared_state import with_shared, without_shared, without_the_others
+from splitvfl.run.shared_state import collect_json, with_shared, without_shared, without_the_others
 from splitvfl.run.teamwork import TeamMeeting, check_replicas, telling
 from splitvfl.run.training import Training, TrainingProgress
+from splitvfl.run.written_files import REPLAY_JOURNAL
 from splitvfl.team.team import Alone, Team
 
 USUAL_LOSS = "the usual one"
@@ -314,10 +314,8 @@ class PartyRun(Training, Generic[P]):
         own = self._folder.held()
         if self.team.size == 1:
             return own
-        said = self.team.collect(json.dumps([own.run, own.steps]).encode())
         held = {}
-        for rank, content in enumerate(said):
-            run, steps = json.loads(content)
+        for rank, (run, steps) in enumerate(collect_json(self.team, [own.run, own.steps])):
             held[f"worker {rank} of {self.name}"] = HeldCheckpoints(run, tuple(steps))
         return held_by_all(held)
 
@@ -389,7 +387,7 @@ class PartyRun(Training, Generic[P]):
         assert self._own is not None, "it was built at the introduction"
         kinds = self._own.answered()
         if self._guard is None and kinds:
-            self._guard = ReplayJournal(self.settings.folder / JOURNAL, kinds)
+            self._guard = ReplayJournal(self.settings.folder / REPLAY_JOURNAL, kinds)
         if self._guard is not None:
             self._guard.go_back()
             self.party.remember = self._guard.admit

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,8 @@ import msgspec
 from splitvfl.errors import CheckpointError
 from splitvfl.exchange.handshake import HeldCheckpoints
 from splitvfl.run import checkpoint
-from splitvfl.system.untrusted_files import UntrustedFile, write_whole
-
-FAREWELL_FILE = "farewell.json"
-"""Written when nobody needs this party any more."""
+from splitvfl.run.written_files import FAREWELL_FILE
+from splitvfl.system.untrusted_files import UntrustedFile, write_json
 
 KEPT_CHECKPOINTS = 2
 """The one that all parties have may be the one before the newest: a party can be killed just before it saves."""
@@ -65,7 +62,7 @@ class PartyFolder:
             CheckpointError: If that cannot be written.
         """
         try:
-            write_whole(self._farewell, (json.dumps({"run": run, "step": step}) + "\n").encode(), mode=0o666)
+            write_json(self._farewell, _Farewell(run, step), indent=0, mode=0o666)
         except OSError as error:
             raise CheckpointError(f"cannot write {self._farewell}: {error}") from error
 

@@ -148,3 +148,14 @@ class Replacement:
 def _is_folder(path: Path) -> bool:
     """Return whether a folder is there; a link would lead to what is not to be moved."""
     return path.is_dir() and not path.is_symlink()
+
+
+def how_to_go_on(folder: Path) -> str:
+    """Return how a run goes on: that of one party in a networked run has one party's checkpoints."""
+    if is_unsettled(folder):
+        return (
+            "it is to replace an earlier run, and has no checkpoint yet; if it was killed, any start in this folder "
+            "brings the earlier run back"
+        )
+    of_one_party = next(folder.glob("checkpoints/*/party.pt"), None) is not None
+    return "go on by starting that party again, as it was started" if of_one_party else "go on with --resume"

@@ -26,8 +26,6 @@ from splitvfl.messaging.messages import Message, bytes_of
 from splitvfl.net.driver import Correspondent
 from splitvfl.system.untrusted_files import UntrustedFile, open_own, write_whole
 
-JOURNAL = "replay.journal"
-
 _MAGIC: Final = b"splitvfl replay1"
 _KEY_BYTES: Final = 16
 _HEADER: Final = len(_MAGIC) + _KEY_BYTES

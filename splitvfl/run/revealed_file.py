@@ -12,7 +12,6 @@ it is used. Its digest finds damage. It does not say who wrote the file, nor tha
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.errors import DataError
-from splitvfl.system.untrusted_files import UntrustedFile, decoded, open_own
+from splitvfl.system.untrusted_files import UntrustedFile, decoded, new_file
 from splitvfl.wording import shown
 
 FORMAT: Final = "splitvfl revealed weights"
@@ -120,17 +119,10 @@ def write_revealed(path: Path, schema: RevealedSchema, weights: Mapping[str, Ten
         metadata={FORMAT: msgspec.json.encode(signed).decode()},
     )
     try:
-        file = open_own(path, "xb")
+        with new_file(path) as file:
+            file.write(content)
     except FileExistsError as error:
         raise DataError(f"{path} is there already, and is left alone: choose another name, or delete it") from error
-    try:
-        with file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
 
 
 def _digest(schema: RevealedSchema, weights: Mapping[str, Tensor]) -> str:

@@ -18,12 +18,22 @@ from torch import Tensor
 from splitvfl.errors import CheckpointError
 from splitvfl.messaging.messages import bytes_of
 from splitvfl.run import checkpoint
+from splitvfl.system.untrusted_files import decoded
 from splitvfl.team.team import Team
 
 # In the place of a tensor: under this key its digest, and its form.
 _ELSEWHERE: Final = "worker 0 has what has this SHA-256"
 # Bytes of a tensor that is worth it.
 _LEAST: Final = 1024
+
+
+def collect_json(team: Team, value: Any) -> list[Any]:
+    """Return what every worker says, in order, each as JSON takes it.
+
+    Raises:
+        TeamError: If a worker could not go on, or is gone.
+    """
+    return [decoded(one, nan=True) for one in team.collect(json.dumps(value).encode())]
 
 
 def without_shared(state: Mapping[str, Any], team: Team, *, own: Collection[str] = ()) -> dict[str, Any]:
@@ -54,7 +64,7 @@ def without_shared(state: Mapping[str, Any], team: Team, *, own: Collection[str]
         return {_ELSEWHERE: digest, "dtype": _name_of(tensor.dtype), "shape": list(tensor.shape)}
 
     _changed(state, note)
-    theirs = json.loads(team.collect(json.dumps(found if team.rank == 0 else {}).encode())[0])
+    theirs = collect_json(team, found if team.rank == 0 else {})[0]
     return dict(state) if team.rank == 0 else _changed(state, leave)
 
 
@@ -68,7 +78,7 @@ def with_shared(state: Mapping[str, Any], team: Team) -> dict[str, Any]:
     missing = _missing(state)
     if team.size == 1:
         return dict(state)
-    said = [json.loads(one) for one in team.collect(json.dumps(missing).encode())]
+    said = collect_json(team, missing)
     forms = {place: one for wanted in said for place, one in wanted.items()}
     own: dict[str, Tensor] = {}
     _changed(state, lambda place, tensor: own.setdefault(place, tensor))

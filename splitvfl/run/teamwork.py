@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
@@ -14,7 +13,8 @@ from splitvfl.net.driver import Correspondent
 from splitvfl.net.frames import Bye
 from splitvfl.net.link import DONE
 from splitvfl.party.party import Party
-from splitvfl.run.training import Interrupted
+from splitvfl.run.shared_state import collect_json
+from splitvfl.system.signals import Interrupted
 from splitvfl.team.divided import divided_weights, replicated_state, sharded_tables
 from splitvfl.team.team import Team
 
@@ -150,7 +150,7 @@ def check_workers_alike(team: Team, party: str, terms: Mapping[str, str]) -> Non
     """
     if team.size == 1:
         return
-    theirs: list[dict[str, str]] = [json.loads(said) for said in team.collect(json.dumps(dict(terms)).encode())]
+    theirs: list[dict[str, str]] = collect_json(team, dict(terms))
     for rank, other in enumerate(theirs):
         differing = [key for key in sorted({*other, *theirs[0]}) if other.get(key) != theirs[0].get(key)]
         if differing:

@@ -24,14 +24,10 @@ from splitvfl.messaging.conversation import Half
 from splitvfl.party.party import Party
 from splitvfl.privacy import PrivacyBudget, Solvable
 from splitvfl.run.replacement import Replacement
-from splitvfl.system.signals import Signals
+from splitvfl.system.signals import Interrupted, Signals
 from splitvfl.team.team import Alone, Team
 
 TrainingProgress = Callable[["Status"], None]
-
-
-class Interrupted(Exception):
-    """Training stopped at a signal, between two steps, after saving a checkpoint (if it has a folder)."""
 
 
 @dataclass(frozen=True, slots=True)

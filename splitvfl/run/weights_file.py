@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from splitvfl.messaging.messages import bytes_of
 from splitvfl.system.gpu_copies import to_memory
+from splitvfl.system.untrusted_files import decoded
 from splitvfl.team.divided import divided_weights, replicated_state, sharded_tables
 from splitvfl.team.team import Team
 
@@ -69,7 +70,7 @@ def pieces_of_weights(module: nn.Module, team: Team) -> Iterator[bytes]:
         return
     # The length of the header in 8 bytes, the header, and then the numbers, in the order of the header's offsets.
     start = 8 + int.from_bytes(file[:8], "little")
-    header = json.dumps(_with_divided(json.loads(file[8:start]), divided, len(file) - start)).encode()
+    header = json.dumps(_with_divided(decoded(file[8:start]), divided, len(file) - start)).encode()
     header += b" " * (-len(header) % 8)
     yield len(header).to_bytes(8, "little") + header
     yield file[start:]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from splitvfl.crypto.refusals import PATTERN
-from splitvfl.exchange.kept import FOLDER as KEPT
-from splitvfl.run.party_folder import FAREWELL_FILE
-from splitvfl.run.replay import JOURNAL
+from splitvfl.exchange.base import KEPT_FOLDER
 
-FOLDERS = ("checkpoints", KEPT)
+FAREWELL_FILE = "farewell.json"
+"""Of one party: written when nobody needs it any more."""
+REPLAY_JOURNAL = "replay.journal"
+"""Of one party: digests of what came, as far back as its oldest checkpoint reaches."""
+FOLDERS = ("checkpoints", KEPT_FOLDER)
 """Folders, which are deleted as a whole."""
 
 
@@ -25,5 +27,5 @@ def paths(folder: Path) -> list[Path]:
 
 def files(folder: Path) -> list[Path]:
     """Return the files of a run that are in a folder."""
-    single = [folder / name for name in ("metrics.jsonl", FAREWELL_FILE, JOURNAL)]
+    single = [folder / name for name in ("metrics.jsonl", FAREWELL_FILE, REPLAY_JOURNAL)]
     return [*folder.glob("events.out.tfevents.*"), *refusal_journals(folder), *filter(Path.exists, single)]

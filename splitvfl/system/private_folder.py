@@ -1,10 +1,8 @@
-"""Folders that nobody but their owner may enter, and files that nobody else may read, whatever the umask."""
+"""Folders that nobody but their owner may enter, whatever the umask."""
 
 from __future__ import annotations
 
-import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +14,6 @@ from splitvfl.errors import ConfigError
 PRIVATE: Final = 0o700
 _PARENT: Final = 0o755
 _WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
-# What file systems without hard links answer.
-_NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def private_folder(folder: str | os.PathLike[str]) -> None:
@@ -44,33 +40,6 @@ def private_folder(folder: str | os.PathLike[str]) -> None:
         _change(path, stat.S_IMODE(path.stat().st_mode) & ~_WRITABLE_BY_OTHERS)
     else:
         path.chmod(PRIVATE)  # a umask can have taken away the owner's own bits, and a parent's setgid bit comes along
-
-
-def write_new(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Make a file, with at most this mode, and have it on the disk: whole, or not at all where there are hard links.
-
-    Raises:
-        OSError: If something is there already, a link included, or it cannot be written.
-    """
-    # Under another name first: a process that is killed leaves no file with half of its content.
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
-    try:
-        _write_exclusively(draft, content, mode)
-        try:
-            os.link(draft, path, follow_symlinks=False)
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            _write_exclusively(path, content, mode)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _write_exclusively(path: Path, content: bytes, mode: int) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def make_parents(path: Path) -> None:

@@ -13,6 +13,10 @@ from typing import Any, NoReturn, Self
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
+class Interrupted(Exception):
+    """Training stopped at a signal, between two steps, after saving a checkpoint (if it has a folder)."""
+
+
 class Signals:
     """Turns the first Ctrl-C or SIGTERM into a request to stop between two steps; the second one acts at once.
 

@@ -1,4 +1,4 @@
-"""Small files that may come from somebody else: the one place that reads them, and writes them whole.
+"""Small files: the one place that reads them, as files of somebody else, and writes them, whole or not at all.
 
 A run, a model part, a table folder or an alignment is copied from machine to machine, and another user may have
 prepared the folder that it lies in. So no file in such a folder is trusted:
@@ -6,7 +6,7 @@ prepared the folder that it lies in. So no file in such a folder is trusted:
 - No link is followed. A link may lead to any file that its reader may read, or may overwrite.
 - Pipes and devices are refused, without waiting for a writer.
 - Sizes are limited before memory is taken: bytes, values and depth of JSON, tensors as their header announces them,
-  and entries of a checkpoint's archive.
+  and the directory of a checkpoint's archive.
 - JSON is strict: UTF-8, no key twice, no NaN. A newer version of a format is refused by name.
 
 A file that its user names is another matter: ``linked=True`` follows a link. So Kubernetes mounts a ConfigMap, and each
@@ -27,7 +27,7 @@ import secrets
 import stat
 import struct
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedReader
@@ -76,6 +76,8 @@ _LOCATOR: Final = struct.Struct("<4s16x")
 _FILLS_MEMORY: Final = re.compile(rb"(?:builtins|__builtin__)[\n.]bytearray")
 
 _STRINGS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# What file systems without hard links answer.
+_NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError)
 
 T = TypeVar("T")
@@ -220,7 +222,15 @@ class UntrustedFile:
 
     # --- as JSON
 
-    def json(self, kind: type[T], *, wanted: str = "", version: int = 0, sanitise: bool = False) -> T | None:
+    def json(
+        self,
+        kind: type[T],
+        *,
+        wanted: str = "",
+        version: int = 0,
+        sanitise: bool = False,
+        wrong_in: Callable[[T], str] = lambda found: "",
+    ) -> T | None:
         """Return what a JSON file holds; ``None`` if there is none.
 
         Args:
@@ -228,6 +238,7 @@ class UntrustedFile:
             wanted: The format that it must begin with; empty: it names none.
             version: The version of that format; 0: it has none.
             sanitise: Whether every text is made printable, so that none steers a terminal.
+            wrong_in: Returns what is wrong with it, in words; empty where all is well.
 
         Raises:
             SplitVFLError: As :meth:`read`; or if it is no strict JSON, of another format or version, or holds
@@ -242,9 +253,12 @@ class UntrustedFile:
                 self.check_format(found, wanted, version)
             elif version:
                 self.check_version(found, version)
-            return msgspec.convert(all_printable(found) if sanitise else found, kind, str_keys=True)
+            value = msgspec.convert(all_printable(found) if sanitise else found, kind, str_keys=True)
         except _UNREADABLE as error:
             raise self.refused(error) from error
+        if wrong := wrong_in(value):
+            raise self.refused(wrong)
+        return value
 
     def present_json(self, kind: type[T], *, wanted: str = "", version: int = 0) -> T:
         """Return what a JSON file holds; raises as :meth:`json`, and without a file."""
@@ -574,16 +588,38 @@ def _bytes_of(one: TensorHead) -> int:
 # --- writing
 
 
-def write_whole(
-    path: Path, content: bytes | memoryview, *, mode: int = 0o600, flush: bool = True, alone: bool = True
-) -> None:
-    """Write a file all at once: it is as it was until the new one is complete. No link is followed.
+@contextmanager
+def new_file(path: Path, *, mode: int = 0o600, flush: bool = True) -> Iterator[BinaryIO]:
+    """Give a new file, to be written in a block; nothing stays of it if the block fails.
 
     Args:
         path: The file.
-        content: What it holds from then on.
         mode: At most these bits, less the umask; 0o666 leaves it to the umask.
-        flush: Whether it is on the disk before this returns, so that it outlives a loss of power.
+        flush: Whether it is on the disk at the end of the block, so that it outlives a loss of power.
+
+    Raises:
+        OSError: If something is there already, a link included, or it cannot be written.
+    """
+    file = open_own(path, "xb", mode=mode)
+    try:
+        with file:
+            yield file
+            if flush:
+                file.flush()
+                os.fsync(file.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def replacing(path: Path, *, mode: int = 0o600, flush: bool = True, alone: bool = True) -> Iterator[BinaryIO]:
+    """Give a file, to be written in a block: it is as it was until the new one is complete. No link is followed.
+
+    Args:
+        path: The file.
+        mode: As :func:`new_file`.
+        flush: As :func:`new_file`.
         alone: Whether nobody else writes this file meanwhile, as where its folder is locked. A draft that a killed
             process leaves is then replaced by the next.
 
@@ -594,20 +630,110 @@ def write_whole(
     if alone:
         draft.unlink(missing_ok=True)
     try:
-        with open_own(draft, "xb", mode=mode) as file:
-            file.write(content)
-            if flush:
-                file.flush()
-                os.fsync(file.fileno())
+        with new_file(draft, mode=mode, flush=flush) as file:
+            yield file
         draft.replace(path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
 
 
+def write_whole(
+    path: Path, content: bytes | memoryview, *, mode: int = 0o600, flush: bool = True, alone: bool = True
+) -> None:
+    """Write a file all at once; see :func:`replacing`, which it raises as."""
+    with replacing(path, mode=mode, flush=flush, alone=alone) as file:
+        file.write(content)
+
+
+def write_json(
+    path: Path, value: Any, *, indent: int = 2, end: bytes = b"\n", mode: int = 0o600, flush: bool = True
+) -> None:
+    """Write a value as JSON, all at once, where nobody else does; see :func:`indented` and :func:`replacing`.
+
+    Args:
+        path: The file.
+        value: The value.
+        indent: As :func:`indented`.
+        end: What comes last.
+        mode: As :func:`new_file`.
+        flush: As :func:`new_file`.
+
+    Raises:
+        OSError: If it cannot be written; the earlier file stays.
+    """
+    write_whole(path, indented(value, indent=indent) + end, mode=mode, flush=flush)
+
+
 def indented(value: Any, *, indent: int = 2) -> bytes:
-    """Return a value as JSON with a line for each of its own."""
+    """Return a value as JSON with a line for each of its own; with an indent of 0 in one line, of -1 without spaces."""
     return msgspec.json.format(msgspec.json.encode(value), indent=indent)
+
+
+def write_new(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Make a file, with at most this mode, and have it on the disk: whole, or not at all where there are hard links.
+
+    Raises:
+        OSError: If something is there already, a link included, or it cannot be written.
+    """
+    # Under another name first: a process that is killed leaves no file with half of its content.
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        with new_file(draft, mode=mode) as file:
+            file.write(content)
+        try:
+            os.link(draft, path, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            with new_file(path, mode=mode) as file:
+                file.write(content)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_named(path: Path, content: bytes, *, mode: int = 0o666) -> None:
+    """Write a file that the user has named: a link is followed, it may be a pipe, and one that is there is overwritten.
+
+    Args:
+        path: The file.
+        content: What it holds from then on.
+        mode: Bits of a file that is made, less the umask.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        file.write(content)
+
+
+def append_bytes(path: Path, content: bytes) -> None:
+    """Write at the end of a file, which is made if need be, and have it on the disk. No link is followed.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    new = not path.exists()
+    with open_own(path, "ab", buffered=False) as file:
+        left = memoryview(content)
+        while left:
+            left = left[file.write(left) :]
+        os.fsync(file.fileno())
+    if new:
+        flush_folder(path.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Have it on the disk which files are in a folder.
+
+    Raises:
+        OSError: If it cannot be done.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def open_own(

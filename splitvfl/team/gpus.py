@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from splitvfl.errors import ConfigError, TeamError
+from splitvfl.system.untrusted_files import decoded
 
 SUM_S: Final = 30.0
 """How long a sum may take, in seconds: all workers are there when it begins. NCCL does not notice who leaves later."""
@@ -56,7 +57,7 @@ def check_one_kind(party: str, devices: Sequence[str]) -> None:
     Raises:
         TeamError: If one does not.
     """
-    kinds = [json.loads(one)[0] for one in devices]
+    kinds = [decoded(one.encode())[0] for one in devices]
     for rank, kind in enumerate(kinds):
         if kind != kinds[0]:
             raise TeamError(

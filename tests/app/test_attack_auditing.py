@@ -93,12 +93,10 @@ def test_reading_a_training_on_the_way_leaves_it_as_it_is(tmp_path: Path) -> Non
 def test_coins_are_asked_for_or_one_record_in_ten_where_they_can_be_read(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     bench = prepare(config)  # 440 training records
-    assert coins_of(config, bench, shows_gradients=True, canaries=None) == 44
-    assert coins_of(config, bench, shows_gradients=True, canaries=60) == 60
-    assert coins_of(config, bench, shows_gradients=False, canaries=None) == 0
-    own = config_of(tmp_path, audit={"canaries": 30})
-    assert coins_of(own, bench, shows_gradients=True, canaries=None) == 30
-    assert coins_of(config_of(tmp_path, audit=False), bench, shows_gradients=True, canaries=None) == 0
+    assert coins_of(bench, canaries=None, usual=None, readable=True) == 44
+    assert coins_of(bench, canaries=60, usual=30, readable=True) == 60
+    assert coins_of(bench, canaries=None, usual=None, readable=False) == 0
+    assert coins_of(bench, canaries=None, usual=30, readable=False) == 30
 
 
 def test_without_coins_only_true_labels_are_read(tmp_path: Path) -> None:

@@ -172,7 +172,9 @@ def test_a_receiver_that_does_not_clip_breaks_the_claim_in_every_seed(
         made = Assembly(config, data.active)
         assert made.noise is not None
         for seed in range(20):
-            trained = NoisyTraining(config, made.exchange, [data["lab"]], roles=("passive",), seed=seed)
+            trained = NoisyTraining(
+                config.active, config.train, made.exchange, [data["lab"]], roles=("passive",), seed=seed
+            )
             found = audit_plan(made.noise, trained)
             assert found.verdict == verdict
     (claim,) = found.claims

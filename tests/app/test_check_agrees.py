@@ -29,9 +29,9 @@ from splitvfl.config.registry import built_in
 from splitvfl.config.sections import ExchangeSection, ExperimentConfig, load_config
 from splitvfl.errors import SplitVFLError
 from splitvfl.net.meeting import Meeting
-from splitvfl.run.party_folder import FAREWELL_FILE
 from splitvfl.run.replacement import PART, REPLACED
 from splitvfl.run.trainer import Trainer
+from splitvfl.run.written_files import FAREWELL_FILE
 from tests.run.parties import free_ports
 
 USUAL = """

@@ -168,7 +168,7 @@ def test_a_part_that_was_not_counted_does_not_leave(run: Path) -> None:
 def test_records_without_ids_cannot_be_limited_each(run: Path) -> None:
     """Row 0 of one file is not row 0 of another."""
     half = load_run(run).halves["telecom"]
-    counting = Counting(config("prediction.per_record=3"), half, run, "bank", "bank")
+    counting = Counting.of(config("prediction.per_record=3"), half, run)
     for named_by, words in (
         ("rows", r"have no ids, only numbers of rows.*name their column \(--id, or"),
         ("alignment", r"numbers that their alignment drew, and the next one draws others"),
@@ -176,7 +176,7 @@ def test_records_without_ids_cannot_be_limited_each(run: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             counting.call(pa.array([0, 1]), named_by, records=2)  # type: ignore[arg-type]
-    Counting(config(), half, run, "bank", "bank").call(pa.array([0, 1]), "rows", records=2).begin()
+    Counting.of(config(), half, run).call(pa.array([0, 1]), "rows", records=2).begin()
 
 
 @pytest.mark.parametrize("number", [lambda row: 1000 + row, lambda row: (row * 7 + 5) % 60, lambda row: f"c{row:02d}"])
@@ -212,9 +212,7 @@ def test_a_ledger_is_where_the_half_is_whatever_it_is_called_by(
     (tmp_path / "whole").symlink_to(half)
 
     def count(model: Path) -> None:
-        counting = Counting.over_a_network(
-            config("prediction.per_record=1"), load_half(model), folder_of(model), lambda line: None
-        )
+        counting = Counting.of(config("prediction.per_record=1"), load_half(model), folder_of(model))
         counting.call(pa.array(["c1"]), "ids", records=1).begin()
 
     count(half / "model")
@@ -231,7 +229,7 @@ def test_a_prediction_that_begins_again_counts_again_where_somebody_else_answers
     run: Path, scorer: str, again: bool
 ) -> None:
     half = load_run(run).halves["telecom"]
-    call = Counting(config(), half, run, "bank", scorer).call(pa.array(["c1", "c2"]), "ids", records=2)
+    call = Counting(half, run, "bank", scorer).call(pa.array(["c1", "c2"]), "ids", records=2)
     for _ in range(3):
         call.begin()
     assert lines(run, "telecom")[-1]["total"] == (6 if again else 2)
@@ -262,9 +260,7 @@ def test_a_run_that_is_replaced_takes_its_ledger_along(run: Path) -> None:
 
 def test_a_half_that_was_copied_elsewhere_has_a_ledger_of_its_own(run: Path, tmp_path: Path) -> None:
     def count(folder: Path) -> None:
-        counting = Counting.over_a_network(
-            config("prediction.per_record=1"), load_half(folder), folder_of(folder), lambda line: None
-        )
+        counting = Counting.of(config("prediction.per_record=1"), load_half(folder), folder_of(folder))
         counting.call(pa.array(["c1"]), "ids", records=1).begin()
 
     own = run / "model" / "telecom"

@@ -130,12 +130,14 @@ def test_memory_for_a_part_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_divided_is_said_and_that_nothing_is() -> None:
-    assert said_of_divided(publisher(), config_of()) == ["tables are divided: this worker holds 9 of 35 rows"]
+    assert said_of_divided(publisher(), config_of().model.recipe) == [
+        "tables are divided: this worker holds 9 of 35 rows"
+    ]
     small = ("model.sparse=null", "model.tables=sharded")
-    assert said_of_divided(publisher(*small), config_of(*small)) == [
+    assert said_of_divided(publisher(*small), config_of(*small).model.recipe) == [
         "model.tables: sharded: publisher has no table with a sparse gradient, and nothing is divided"
     ]
-    assert said_of_divided(publisher("model.sparse=null"), config_of("model.sparse=null")) == []
+    assert said_of_divided(publisher("model.sparse=null"), config_of("model.sparse=null").model.recipe) == []
 
 
 @pytest.mark.parametrize(
@@ -153,16 +155,18 @@ def test_other_weights_are_not_divided_where_they_cannot_be(overrides: Sequence[
 def test_a_ball_of_all_weights_is_not_that_of_a_part() -> None:
     overrides = ("model.dense=sharded", "model.sparse=null", "train.optimizer={name: sgd, lr: 0.1, radius: 1}")
     with pytest.raises(ConfigError, match=r"model\.dense: sharded: train\.optimizer\.radius bounds all weights of pub"):
-        check_replicable(publisher(*overrides), config_of(*overrides))
+        check_replicable(publisher(*overrides), config_of(*overrides).source)
 
 
 def test_it_is_said_whose_weights_are_divided() -> None:
-    config = config_of("model.dense=sharded", "model.sparse=null")
+    recipe = config_of("model.dense=sharded", "model.sparse=null").model.recipe
     party = publisher("model.dense=sharded", "model.sparse=null")
-    assert said_of_divided(party, config) == [
+    assert said_of_divided(party, recipe) == [
         "model.dense: sharded: each worker keeps a part of every weight of the bottom model"
     ]
-    active = Assembly(config, DATA.active, team=FirstWorker(4)).active(DATA.active, Binary(), [4, 4], seed=0)
-    assert said_of_divided(active, config) == [
+    active = Assembly(config_of("model.dense=sharded", "model.sparse=null"), DATA.active, team=FirstWorker(4)).active(
+        DATA.active, Binary(), [4, 4], seed=0
+    )
+    assert said_of_divided(active, recipe) == [
         f"model.dense: sharded: {active.name} has no bottom model, and its workers hold all of what it trains"
     ]

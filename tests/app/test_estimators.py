@@ -39,6 +39,7 @@ SMALL: dict[str, Any] = {"model": {"name": "mlp", "bottom": [8]}, "epochs": 2, "
 EXPECTED_FAILURES: dict[str, str] = {}
 
 
+@pytest.mark.slow(reason="a hundred checks, most of which train")
 @parametrize_with_checks(
     [SplitClassifier(**SMALL, audit=False), SplitRegressor(**SMALL, audit=False)],
     expected_failed_checks=lambda estimator: EXPECTED_FAILURES,

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
 from uuid import UUID
 
@@ -22,7 +21,7 @@ import torch
 
 from splitvfl import from_tables
 from splitvfl.app.teacher import _ScoreFile
-from splitvfl.config.sections import ExperimentConfig
+from splitvfl.config.sections import DataConfig
 from splitvfl.data.columns import Provenance
 from splitvfl.data.id_column import id_digest, read_digests
 from splitvfl.data.ingest.run import ingest_like
@@ -191,8 +190,7 @@ def by_score_file(path: Path, known: dict[str, Any], folder: Path) -> str:
     bank = trained(path)
     new = read_new_records(path, name="bank", role="active", encoding=bank.encoding, id_column="id")
     write_scores(folder / "scores.csv", new.data.test.columns.numeric[:, 0], name_column="id", names=new.names)
-    told = SimpleNamespace(id_column_of=lambda name: "id", data=SimpleNamespace(aligned=None), id_rule=2)
-    scores = _ScoreFile(folder / "scores.csv", 1, cast(ExperimentConfig, told), "bank")
+    scores = _ScoreFile(folder / "scores.csv", 1, "bank", DataConfig(name="table"), "id", 2)
     held = [one for one in known["numbers"] if scores.has(torch.tensor([one]))]
     return cast(str, known["numbers"][marked(held, scores.of(torch.tensor(held))[:, 0].tolist())])
 

@@ -6,7 +6,6 @@ import threading
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -200,8 +199,7 @@ def test_what_a_party_knows_of_who_sees_its_part(
     text = FILE.format(port=1).replace("model: logistic-regression", f"model: {model}\nexchange: {exchange}")
     config = parse_config(text, source=tmp_path / "run.yaml")
     made = deployment.Deployment(config, "lab")
-    learned = SimpleNamespace(outputs=1)
-    found = _label_party(config, made.assembly, SimpleNamespace(name="lab", learned=learned))  # type: ignore[arg-type]
+    found = _label_party(config.active, [], made.assembly, 1)
     assert found == LabelParty(name="clinic", others=[], **expected)  # type: ignore[arg-type]
 
 

@@ -63,7 +63,7 @@ def test_each_file_may_say_how_its_cells_are_written(folder: Path) -> None:
 
     own = ["data.text=customer", 'parties.bank.decimal=","', "data.missing_values=[-999]"]
     config = load_config(folder / "both.yaml", own)
-    assert config.cells_of("bank") == {
+    assert config.parties["bank"].cells(config.data) == {
         "missing_values": ("-999",),
         "decimal": ",",
         "thousands": None,

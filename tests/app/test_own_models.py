@@ -19,7 +19,7 @@ from splitvfl.exchange.prediction import predict
 from splitvfl.net.certs import make_certificates
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run import checkpoint
-from splitvfl.run.training import Interrupted
+from splitvfl.system.signals import Interrupted
 from tests.run.parties import finished, free_ports, same_weights, start, start_party, weights_of
 
 CPU = torch.device("cpu")

@@ -25,7 +25,8 @@ from splitvfl.privacy import PrivacyBudget, gaussian_delta, tight_hdp_sensitivit
 from splitvfl.report.summary import SpentPrivacy, read_summary
 from splitvfl.run import checkpoint
 from splitvfl.run.trainer import Trainer
-from splitvfl.run.training import Interrupted, Status
+from splitvfl.run.training import Status
+from splitvfl.system.signals import Interrupted
 from tests.run.parties import free_ports
 
 TEXT = """

@@ -224,7 +224,7 @@ def test_a_half_that_was_taken_elsewhere_is_counted_beside_itself(tmp_path: Path
     (tmp_path / "half").mkdir()
     assert folder_of(tmp_path / "half") == tmp_path / "half"
     assert not was_promised(tmp_path / "half", None)
-    assert was_promised(tmp_path / "half", config_of(tmp_path))
+    assert was_promised(tmp_path / "half", config_of(tmp_path).exchange)
 
 
 # --- noise that was put by

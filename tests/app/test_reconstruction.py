@@ -24,12 +24,13 @@ from splitvfl.app.saved_model import load_half
 from splitvfl.app.saved_run import SavedRun, load_run
 from splitvfl.app.shown_weights import SHIFT
 from splitvfl.attacks import HalfAttack, LeastSquaresAttack, constrained_least_squares, rcc2
-from splitvfl.attacks.error_bounds import ColumnMoments, row_space, transformed_error
+from splitvfl.attacks.error_bounds import row_space, transformed_error
 from splitvfl.cli import main
 from splitvfl.data.load import load
 from splitvfl.data.transform import best_rotation, flip
 from splitvfl.defenses.revealed_weights import least_singular_value, shifted_error, weight_shift
 from splitvfl.errors import CheckpointError, ConfigError, DataError
+from splitvfl.leakage.column_moments import ColumnMoments
 from splitvfl.leakage.estimates import JudgedAttack
 from splitvfl.leakage.reconstruction import (
     RECONSTRUCTION_FILE,

@@ -203,7 +203,7 @@ def test_a_failed_write_leaves_the_earlier_half(tmp_path: Path, monkeypatch: pyt
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("splitvfl.run.half_folder.os.fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(CheckpointError, match="No space left on device; an older one stays"):
         save_half(shop, trainer.active, dataclasses.replace(origin_of(trainer, "mlp"), step=4))
     monkeypatch.undo()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -314,8 +315,9 @@ def test_other_defenses_of_scores_are_other_noise_and_who_sets_them_is_told(halv
     settings = network("prediction.scores_by=lab", NOISY, "prediction.score_noise=memoised")
     told, loss = list[str](), "the usual one"
 
-    def noise(*overrides: str) -> MemoisedNoise | None:
-        return memoised_noise(config(*settings, *overrides), halves / "lab", told.append, loss=loss)
+    def noise(*overrides: str) -> MemoisedNoise:
+        defenses = config(*settings, *overrides).found_defenses
+        return memoised_noise(defenses, halves / "lab", told.append, loss=loss, source="x.yaml")
 
     first = noise()
     assert [line.partition(":")[0] for line in told] == ["a new key of noise is made"]
@@ -323,16 +325,12 @@ def test_other_defenses_of_scores_are_other_noise_and_who_sets_them_is_told(halv
     assert noise() == first
     assert told == []
     other = noise(NOISY.replace("2.0", "3.0"))
-    assert other is not None
-    assert first is not None
     assert other.key == first.key
     assert other.settings != first.settings
     assert "the defenses of scores" in told[0]
-    assert noise("prediction.score_noise=fresh") is None
     told.clear()
     loss = '{"name": "logistic"}'  # the same logits are another score, and two with one noise would tell them
     another = noise()
-    assert another is not None
     assert another.settings != first.settings
     assert len(told) == 1
     loss = "the usual one"
@@ -340,16 +338,17 @@ def test_other_defenses_of_scores_are_other_noise_and_who_sets_them_is_told(halv
 
 
 def test_where_the_key_did_not_come_along_there_is_a_new_one_and_that_is_said(halves: Path) -> None:
-    own = config(*network("prediction.scores_by=lab", NOISY, "prediction.score_noise=memoised"))
+    own = config(*network("prediction.scores_by=lab", NOISY, "prediction.score_noise=memoised")).found_defenses
     told: list[str] = []
-    first = memoised_noise(own, halves / "lab", told.append, loss="")
+    noise_in = partial(memoised_noise, own, notify=told.append, loss="", source="x.yaml")
+    first = noise_in(halves / "lab")
     copied = shutil.copytree(halves / "lab", halves / "with the key")
     shutil.copytree(halves / "lab", halves / "without", ignore=shutil.ignore_patterns("noise.key"))
     assert len(told) == 1
 
-    assert memoised_noise(own, copied, told.append, loss="") == first
+    assert noise_in(copied) == first
     assert len(told) == 1
-    assert memoised_noise(own, halves / "without", told.append, loss="") != first
+    assert noise_in(halves / "without") != first
     assert told[1].startswith(
         f"a new key of noise is made: {halves / 'without' / 'score-noise' / 'noise.key'}. Keep it"
     )

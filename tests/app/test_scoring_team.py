@@ -240,15 +240,14 @@ def test_a_defense_that_looks_at_a_batch_is_for_one_process(
     defense: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    own = config("telecom")
     party = passive_party("telecom")
-    check_defended_by_workers(own, party)
+    check_defended_by_workers(party, "x.yaml")
     attach_defense(party, defense, number=0, noise_seed=None, phases=("prediction",))
     if isinstance(defense, GaussianIR):
-        check_defended_by_workers(own, party)
+        check_defended_by_workers(party, "x.yaml")
         return
     with pytest.raises(ConfigError, match="one of Centred acts on the records of a whole message"):
-        check_defended_by_workers(own, party)
+        check_defended_by_workers(party, "x.yaml")
 
 
 def test_a_number_in_the_name_of_a_file_is_that_of_a_worker() -> None:

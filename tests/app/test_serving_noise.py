@@ -186,7 +186,11 @@ def config_with(hooks: str, folder: Path) -> ExperimentConfig:
 
 
 def settings_of(hooks: str, folder: Path) -> dict[str, object]:
-    return noise_settings(config_with(hooks, folder), id_column="customer", case="kept")
+    return settings_in(config_with(hooks, folder))
+
+
+def of_scores(hooks: str, folder: Path) -> dict[str, object]:
+    return score_noise_settings(config_with(hooks, folder).found_defenses, source="x.yaml")
 
 
 def options_of(hooks: str, folder: Path) -> str:
@@ -290,8 +294,8 @@ def test_what_json_cannot_write_is_told_apart_by_what_the_file_says(tmp_path: Pa
 
 def test_noise_on_scores_tells_such_options_apart_too(tmp_path: Path) -> None:
     hooks = ("{name: 'noise_hooks:OnScores', sigma: '0.5'}", "{name: 'noise_hooks:OnScores', sigma: '1.0'}")
-    assert len({as_bytes(score_noise_settings(config_with(hook, tmp_path))) for hook in hooks}) == 2
-    usual = as_bytes(score_noise_settings(config_with("{name: 'noise_hooks:OnScores'}", tmp_path)))
+    assert len({as_bytes(of_scores(hook, tmp_path)) for hook in hooks}) == 2
+    usual = as_bytes(of_scores("{name: 'noise_hooks:OnScores'}", tmp_path))
     assert usual == b'{"defenses": [{"name": "noise_hooks:OnScores", "options": {"sigma": 1.0}}]}'
 
 
@@ -301,7 +305,7 @@ def test_two_answers_under_options_that_json_cannot_write_do_not_tell_the_activa
     def sent(sigma: str) -> Tensor:
         config = config_with(f"{{name: 'noise_hooks:Own', sigma: {sigma}}}", tmp_path)
         party = noisy_party(config.defenses[0].found("defenses", tmp_path).make())
-        settings = as_bytes(noise_settings(config, id_column="customer", case="kept"))
+        settings = as_bytes(settings_in(config))
         return ask(RecordAnswers(party, index_of(party), key=KEY, half="h", settings=settings), *range(100))
 
     clean_party = noisy_party(GaussianIR(clip=1e9, sigma=1e-9))
@@ -349,17 +353,25 @@ def test_a_file_that_an_option_names_is_a_setting(tmp_path: Path) -> None:
     seen = []
     for content in ("0.5", "1.0", "0.5"):
         table.write_text(content)
-        seen.append(drawn_under(tmp_path, settings_in(config), {"files": files_named(config, "activation")}))
+        seen.append(
+            drawn_under(tmp_path, settings_in(config), {"files": files_named(config.found_defenses, "activation")})
+        )
     assert seen[0] == seen[2] == settings_in(config)
     assert seen[1] != seen[0]
-    assert list(files_named(config, "activation")) == [f"0/names/{table}"]
-    assert files_named(config, "scores") == {}
+    assert list(files_named(config.found_defenses, "activation")) == [f"0/names/{table}"]
+    assert files_named(config.found_defenses, "scores") == {}
     usual = config_with("{name: gaussian-ir, clip: 1.0, sigma: 0.1}", tmp_path)
-    assert files_named(usual, "activation") == {}
+    assert files_named(usual.found_defenses, "activation") == {}
 
 
 def settings_in(config: ExperimentConfig) -> dict[str, object]:
-    return noise_settings(config, id_column="customer", case="kept")
+    return noise_settings(
+        config.found_defenses,
+        source=config.source,
+        activation_clip=config.exchange.activation_clip,
+        id_column="customer",
+        case="kept",
+    )
 
 
 # --- what is kept beside the key
@@ -414,7 +426,7 @@ def test_a_change_of_a_custom_defenses_code_is_told_once(tmp_path: Path) -> None
     def starts(count: int = 1) -> int:
         told.clear()
         for _ in range(count):
-            note_code(tmp_path, config, "activation", told.append)
+            note_code(tmp_path, config.found_defenses, "activation", told.append)
         return len(told)
 
     assert starts(2) == 0
@@ -423,7 +435,7 @@ def test_a_change_of_a_custom_defenses_code_is_told_once(tmp_path: Path) -> None
     assert told[0].startswith("the code of noise_hooks:Own (noise_hooks.py) is other than before")
     assert starts(2) == 0
     assert [one["name"] for one in json.loads((tmp_path / CODE_FILE).read_text())] == ["noise_hooks:Own"] * 2
-    note_code(tmp_path, config, "scores", told.append)  # met for the first time
+    note_code(tmp_path, config.found_defenses, "scores", told.append)  # met for the first time
     assert told == []
 
 

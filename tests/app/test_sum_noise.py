@@ -30,7 +30,7 @@ from splitvfl.errors import ConfigError, ReplayError
 from splitvfl.exchange.residue import Residue
 from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint
-from splitvfl.run.party_folder import FAREWELL_FILE
+from splitvfl.run.written_files import FAREWELL_FILE
 from tests.run.parties import SHORT_KEYS, free_ports, same_weights, weights_of
 
 TEXT = """
@@ -281,7 +281,7 @@ def test_an_audit_recomputes_its_delta_and_names_what_it_rests_on(seeded: bool, 
 
 def test_an_audit_notices_noise_that_is_half_of_what_is_needed(folder: Path, data: VerticalData) -> None:
     plan, config = plan_for(folder, data), config_of(folder)
-    trained = NoisyTraining(config, Assembly(config, data.active).exchange, [], roles=("active",))
+    trained = NoisyTraining(config.active, config.train, Assembly(config, data.active).exchange, [], roles=("active",))
     halved = replace(plan, once=plan.once.with_sigma(plan.once.sigma / 2))
     (claim,) = audit_plan(halved, trained).claims
     assert claim.verdict == "violated"

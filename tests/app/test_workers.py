@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from splitvfl.app.workers import is_public, part_of, said_of_team
-from splitvfl.team.team import Alone
+from splitvfl.app.workers import is_public, said_of_team
+from splitvfl.team.team import Alone, part_of
 
 
 def worker(rank: int, size: int) -> Alone:

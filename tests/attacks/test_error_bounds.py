@@ -12,7 +12,6 @@ from torch import Tensor
 from splitvfl.attacks import least_squares
 from splitvfl.attacks.error_bounds import (
     UNIFORM_VARIANCE,
-    ColumnMoments,
     classes_for_exactness,
     column_errors,
     equation_count,
@@ -26,6 +25,7 @@ from splitvfl.attacks.error_bounds import (
     transformed_error,
 )
 from splitvfl.errors import ArgumentError
+from splitvfl.leakage.column_moments import ColumnMoments
 from splitvfl.metrics import reconstruction_mse
 
 SIZES = {"n": st.integers(1, 40), "d": st.integers(1, 9), "m": st.integers(1, 9), "seed": st.integers(0, 1000)}

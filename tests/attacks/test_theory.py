@@ -65,11 +65,11 @@ from splitvfl.attacks import (
 )
 from splitvfl.attacks.chebyshev_centre import chebyshev_centre
 from splitvfl.attacks.error_bounds import (
-    ColumnMoments,
     guess_error,
     half_star_error,
     least_squares_error,
 )
+from splitvfl.leakage.column_moments import ColumnMoments
 from splitvfl.metrics import reconstruction_mse
 
 Estimate = Callable[[Tensor, Tensor], Tensor]

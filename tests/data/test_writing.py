@@ -18,7 +18,6 @@ from splitvfl.data.writing import (
     check_space,
     check_target,
     draft,
-    write_bytes,
     write_safetensors,
 )
 from splitvfl.errors import ArgumentError, DataError
@@ -81,7 +80,7 @@ def test_tensors_in_files_become_one_safetensors_file(tmp_path: Path) -> None:
 def test_a_draft_becomes_the_target_at_its_end_only(tmp_path: Path) -> None:
     target = tmp_path / "tables"
     with draft(target, overwrite=False) as folder:
-        write_bytes(folder / "schema.json", HEAD)
+        (folder / "schema.json").write_bytes(HEAD)
         assert not target.exists()
 
     assert [path.name for path in tmp_path.iterdir()] == ["tables"]
@@ -97,7 +96,7 @@ def test_a_draft_that_fails_leaves_nothing_and_the_old_tables_alone(error: type[
 
     def fail() -> None:
         with draft(old, overwrite=True) as folder:
-            write_bytes(folder / "half", b"...")
+            (folder / "half").write_bytes(b"...")
             raise error
 
     with pytest.raises(error):
@@ -113,7 +112,7 @@ def test_old_tables_are_replaced_when_asked(tmp_path: Path) -> None:
         pass
 
     with draft(target, overwrite=True) as folder:
-        write_bytes(folder / "schema.json", HEAD)
+        (folder / "schema.json").write_bytes(HEAD)
 
     assert {path.name for path in tmp_path.iterdir()} == {"tables"}
     assert {path.name for path in target.iterdir()} == {"schema.json"}
@@ -130,7 +129,7 @@ def test_old_tables_come_back_if_replacing_them_fails(tmp_path: Path, monkeypatc
 
     def replace() -> None:
         with draft(target, overwrite=True) as folder:
-            write_bytes(folder / "schema.json", HEAD)
+            (folder / "schema.json").write_bytes(HEAD)
             monkeypatch.setattr(Path, "rename", fail_at_last)
 
     with pytest.raises(KeyboardInterrupt):
@@ -150,7 +149,7 @@ def test_what_an_interrupted_removal_left_is_removed_by_the_next(
 
     def stopped_twice() -> None:
         with draft(target, overwrite=False) as folder:
-            write_bytes(folder / "half", b"...")
+            (folder / "half").write_bytes(b"...")
             monkeypatch.setattr(shutil, "rmtree", interrupted)
             raise KeyboardInterrupt
 
@@ -162,7 +161,7 @@ def test_what_an_interrupted_removal_left_is_removed_by_the_next(
 
     with draft(target, overwrite=False) as folder:
         assert set(tmp_path.iterdir()) == {folder}
-        write_bytes(folder / "schema.json", HEAD)
+        (folder / "schema.json").write_bytes(HEAD)
 
 
 def test_what_is_no_table_folder_is_never_replaced(tmp_path: Path) -> None:
@@ -206,7 +205,7 @@ def test_what_a_killed_process_left_is_removed_and_what_another_is_writing_is_no
     def overtaken() -> None:
         with draft(target, overwrite=False) as slow, draft(target, overwrite=False) as fast:
             assert set(tmp_path.iterdir()) == {slow, fast}
-            write_bytes(fast / "schema.json", HEAD)
+            (fast / "schema.json").write_bytes(HEAD)
 
     with pytest.raises(DataError, match="holds tables already"):
         overtaken()

@@ -25,7 +25,8 @@ from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.messaging.conversation import Half, Outbox, converse
 from splitvfl.messaging.messages import Message
 from splitvfl.run.trainer import Trainer
-from splitvfl.run.training import Interrupted, Status
+from splitvfl.run.training import Status
+from splitvfl.system.signals import Interrupted
 from tests.builders import ACTIVE, WIDTH, awaited, passive_party, same, sgd, small_trainer, weights
 
 OPTIMIZERS: dict[str, Any] = {

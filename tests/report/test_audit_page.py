@@ -19,8 +19,9 @@ from splitvfl.audit.calculation import Calculated
 from splitvfl.audit.ceilings import Ceiling, gaussian_ceiling, pure_ceiling
 from splitvfl.errors import CheckpointError
 from splitvfl.privacy.audit import Direction, Measured, Objective
+from splitvfl.report.audit_file import read_audit
 from splitvfl.report.audit_page import audit_page, write_audit_page
-from splitvfl.report.audit_words import answer, at_most, not_covered, overall, promise, question, read_audit, tone
+from splitvfl.report.audit_words import answer, at_most, not_covered, overall, promise, question, tone
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "audit.md"
 SYMBOLS = "εδμσΦΔ√½≤≥"

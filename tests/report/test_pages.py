@@ -12,8 +12,8 @@ import pytest
 
 from splitvfl.errors import CheckpointError, printable
 from splitvfl.report import figures
+from splitvfl.report.audit_file import read_audit
 from splitvfl.report.audit_page import audit_page, write_audit_page
-from splitvfl.report.audit_words import read_audit
 from splitvfl.report.drawing import drawing_style, inline_svg, new_figure
 from splitvfl.report.pages import POLICY, link_from
 from splitvfl.report.report import write_report

@@ -170,13 +170,13 @@ def test_a_ledger_that_is_written_to_meanwhile_is_whole(tmp_path: Path, monkeypa
     assert served_in(tmp_path)[0].calls == before + 3
 
     # A process that has written marks, and holds the ledger while it writes their line.
-    write, seen = ledger_file._add, []
+    write, seen = ledger_file.append_bytes, []
 
     def slow(path: Path, content: bytes) -> None:
         if path.name == LINES_FILE:
             seen.extend(served_in(tmp_path))
         write(path, content)
 
-    monkeypatch.setattr(ledger_file, "_add", slow)
+    monkeypatch.setattr(ledger_file, "append_bytes", slow)
     ledger.count(ledger.marks(forms), ABOUT)
     assert [(one.problem, one.interrupted, one.calls) for one in seen] == [("", 0, before + 3)]

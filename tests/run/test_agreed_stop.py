@@ -25,7 +25,8 @@ from splitvfl.run import checkpoint, plan
 from splitvfl.run.networked import ActiveRun, PassiveRun
 from splitvfl.run.plan import TrainingPlan
 from splitvfl.run.trainer import Trainer
-from splitvfl.run.training import Interrupted, Status
+from splitvfl.run.training import Status
+from splitvfl.system.signals import Interrupted
 from tests.builders import same, small_trainer, weights
 from tests.run.parties import free_ports
 

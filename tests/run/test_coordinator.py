@@ -39,6 +39,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow(reason="three processes, one of which is killed, and an undisturbed run")
 def test_with_a_coordinator_that_is_killed_a_run_ends_as_without(workplace: Path, checkout: Path) -> None:
     names = ("clinic", "lab", "coordinator")
     processes = {name: start_party(checkout, workplace, "run.yaml", name, within=SHORT_KEYS) for name in names}

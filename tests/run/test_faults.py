@@ -34,7 +34,7 @@ from scripts.bench.processes import LIMIT_S, differences
 from splitvfl.net.certs import make_certificates
 from splitvfl.run import checkpoint
 from splitvfl.run.half_folder import read_transform
-from splitvfl.run.party_folder import FAREWELL_FILE
+from splitvfl.run.written_files import FAREWELL_FILE
 from tests.run.forked import PACE, Forked
 
 TWO, THREE = scenarios(epochs=5, batch=32, patience=3)

@@ -18,8 +18,8 @@ from splitvfl.errors import CheckpointError, LinkError
 from splitvfl.messaging.conversation import Half
 from splitvfl.run import checkpoint
 from splitvfl.run.networked import ActiveRun, PassiveRun
-from splitvfl.run.party_folder import FAREWELL_FILE
 from splitvfl.run.party_training import ActiveTraining
+from splitvfl.run.written_files import FAREWELL_FILE
 from tests.run.parties import free_ports
 
 FILE = """

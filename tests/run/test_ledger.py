@@ -27,7 +27,7 @@ from splitvfl.run.record_counts import (
     rank_within,
     record_forms,
 )
-from splitvfl.system import private_folder
+from splitvfl.system import untrusted_files
 from splitvfl.system.folder_lock import locked
 from tests.run.forked import FORKS
 
@@ -291,7 +291,7 @@ def test_a_process_that_is_killed_has_counted_too_much_and_never_too_little(
 ) -> None:
     ledger = opened(tmp_path, per_record=2)
     score(ledger, "c1")
-    write = ledger_file._add
+    write = ledger_file.append_bytes
 
     def killed(path: Path, content: bytes) -> None:
         if moment.endswith("marks" if path.name == MARKS_FILE else "line"):
@@ -300,7 +300,7 @@ def test_a_process_that_is_killed_has_counted_too_much_and_never_too_little(
             raise Killed
         write(path, content)
 
-    monkeypatch.setattr(ledger_file, "_add", killed)
+    monkeypatch.setattr(ledger_file, "append_bytes", killed)
     if moment == "after":
         score(ledger, "c1", "c2")
     else:
@@ -331,14 +331,14 @@ def test_one_that_is_killed_at_the_first_count_of_all_locks_nobody_out_who_is_at
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_work, doomed = opened(tmp_path, per_record=2), opened(tmp_path, per_record=2)
-    write = ledger_file._add
+    write = ledger_file.append_bytes
 
     def killed(path: Path, content: bytes) -> None:
         if path.name == LINES_FILE:
             raise Killed
         write(path, content)
 
-    monkeypatch.setattr(ledger_file, "_add", killed)
+    monkeypatch.setattr(ledger_file, "append_bytes", killed)
     with pytest.raises(Killed):
         score(doomed, "c1")
     monkeypatch.undo()
@@ -352,7 +352,7 @@ def test_one_that_is_killed_at_the_first_count_of_all_locks_nobody_out_who_is_at
 def test_a_process_that_is_killed_while_it_makes_the_ledger_locks_nobody_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    write, link = ledger_file._add, os.link
+    write, link = ledger_file.append_bytes, os.link
 
     def killed(path: Path, content: bytes) -> None:
         write(path, content[: len(content) // 2])
@@ -379,11 +379,11 @@ def test_a_process_that_is_killed_while_it_makes_the_ledger_locks_nobody_out(
             raise Killed
 
     if moment == "half of the first line":
-        monkeypatch.setattr(ledger_file, "_add", killed)
+        monkeypatch.setattr(ledger_file, "append_bytes", killed)
     elif moment == "key":
         monkeypatch.setattr(os, "link", not_linked)
     else:
-        monkeypatch.setattr(private_folder, "open", lambda *a, **k: Torn(os.fdopen(*a, **k)), raising=False)
+        monkeypatch.setattr(untrusted_files, "open", lambda *a, **k: Torn(open(*a, **k)), raising=False)  # noqa: SIM115
         monkeypatch.setattr(Path, "unlink", lambda path, missing_ok=False: None)
     with pytest.raises(Killed):
         opened(tmp_path)
@@ -401,14 +401,14 @@ def test_a_disk_that_is_full_counts_a_record_once_however_often_it_is_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = opened(tmp_path, per_record=3)
-    write = ledger_file._add
+    write = ledger_file.append_bytes
 
     def full(path: Path, content: bytes) -> None:
         if path.name == LINES_FILE:
             raise OSError(28, "No space left on device")
         write(path, content)
 
-    monkeypatch.setattr(ledger_file, "_add", full)
+    monkeypatch.setattr(ledger_file, "append_bytes", full)
     for _ in range(9):
         with pytest.raises(CheckpointError, match="No space left on device"):
             score(ledger, "c1")
@@ -604,7 +604,7 @@ def test_a_folder_that_cannot_be_written_to_stops_the_party(tmp_path: Path, monk
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledger_file.os, "fsync", full)
+        patch.setattr("os.fsync", full)
         with pytest.raises(CheckpointError, match="No space left on device; nothing was sent, for what is scored is"):
             score(ledger, 1)
     score(ledger, 1)

@@ -86,7 +86,7 @@ train: {{epochs: 1, batch_size: {BATCH}}}
     config = parse_config(text, source="foreseen.yaml")
     assembly = Assembly(config, load_data(config).active)
     monkeypatch.setattr(assembly.exchange, "encryption", encryption)
-    solving = Solving(config, assembly, Batches(RECORDS, BATCH, seed=0), task="binary", own_columns=3)
+    solving = Solving(assembly, Batches(RECORDS, BATCH, seed=0), task="binary", own_columns=3)
     (found,) = (one for one in solving.of({"lab": COLUMNS}) if one.deviates)
     ours = reading(made, "agreed bits")
     assert found.equations == ours.per_step == max(map(len, engine.learned))

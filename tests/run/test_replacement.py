@@ -14,7 +14,8 @@ import pytest
 from splitvfl.errors import ConfigError
 from splitvfl.run import checkpoint, written_files
 from splitvfl.run.replacement import REPLACED, Replacement, earlier_stands, is_unsettled
-from splitvfl.run.training import Interrupted, Status
+from splitvfl.run.training import Status
+from splitvfl.system.signals import Interrupted
 from tests.builders import small_trainer
 
 # What a run of one process writes, and what protects its parties.

@@ -19,7 +19,8 @@ from splitvfl.messaging.conversation import Expected
 from splitvfl.messaging.messages import Message
 from splitvfl.net.frames import Hello
 from splitvfl.net.links import pair
-from splitvfl.run.replay import JOURNAL, ReplayJournal
+from splitvfl.run.replay import ReplayJournal
+from splitvfl.run.written_files import REPLAY_JOURNAL
 
 
 def activation(step: int, payload: Tensor, sender: str = "lab", kind: str = "activation") -> Message:
@@ -30,7 +31,7 @@ _OPEN: list[ReplayJournal] = []
 
 
 def guard_in(folder: Path) -> ReplayJournal:
-    _OPEN.append(ReplayJournal(folder / JOURNAL, {"activation", "evaluation"}))
+    _OPEN.append(ReplayJournal(folder / REPLAY_JOURNAL, {"activation", "evaluation"}))
     return _OPEN[-1]
 
 
@@ -89,16 +90,16 @@ def test_what_no_checkpoint_reaches_is_forgotten_and_the_rest_is_not(tmp_path: P
     guard = guard_in(tmp_path)
     for step, payload in enumerate(payloads(100)):
         guard.admit(activation(step, payload))
-    long = (tmp_path / JOURNAL).stat().st_size
+    long = (tmp_path / REPLAY_JOURNAL).stat().st_size
     guard.forget(90)
-    assert (tmp_path / JOURNAL).stat().st_size < long / 5
+    assert (tmp_path / REPLAY_JOURNAL).stat().st_size < long / 5
     guard.admit(activation(100, torch.zeros(1, 1)))  # goes to the new file
     again = guard_in(tmp_path)
     again.admit(activation(3, torch.zeros(1, 1)))
     for step in (90, 99, 100):
         with pytest.raises(ReplayError):
             again.admit(activation(step, torch.ones(1, 1)))
-    assert (tmp_path / JOURNAL).stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / REPLAY_JOURNAL).stat().st_mode & 0o777 == 0o600
 
 
 def test_a_long_run_takes_no_more_memory_than_a_short_one(tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def test_two_journals_of_the_same_messages_share_no_digest(tmp_path: Path) -> No
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         guard_in(tmp_path / name).admit(activation(0, torch.zeros(2, 2)))
-        contents.append((tmp_path / name / JOURNAL).read_bytes())
+        contents.append((tmp_path / name / REPLAY_JOURNAL).read_bytes())
     assert contents[0][16:32] != contents[1][16:32]
     assert contents[0][-16:] != contents[1][-16:]
 
@@ -129,7 +130,7 @@ def test_a_torn_journal_keeps_every_whole_record(tmp_path_factory: pytest.TempPa
     sent = payloads(4)
     for step, payload in enumerate(sent):
         guard.admit(activation(step, payload))
-    path = folder / JOURNAL
+    path = folder / REPLAY_JOURNAL
     os.truncate(path, min(cut, path.stat().st_size))
     header, record = 32, 36
     whole = max(0, min(cut, path.stat().st_size) - header) // record
@@ -146,10 +147,10 @@ def test_a_torn_journal_keeps_every_whole_record(tmp_path_factory: pytest.TempPa
 
 
 def test_a_journal_that_is_none_or_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / JOURNAL).write_bytes(b"x" * 64)
+    (tmp_path / REPLAY_JOURNAL).write_bytes(b"x" * 64)
     with pytest.raises(CheckpointError, match=r"replay\.journal is no journal of messages"):
         guard_in(tmp_path)
-    (tmp_path / JOURNAL).unlink()
+    (tmp_path / REPLAY_JOURNAL).unlink()
     guard = guard_in(tmp_path)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40, before[1]))
@@ -160,7 +161,7 @@ def test_a_journal_that_is_none_or_cannot_be_written_is_named(tmp_path: Path) ->
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     guard_in(tmp_path).admit(activation(0, torch.ones(1)))  # half a record is none
     with pytest.raises(CheckpointError, match="cannot write"):
-        ReplayJournal(tmp_path / "missing" / JOURNAL, {"activation"})
+        ReplayJournal(tmp_path / "missing" / REPLAY_JOURNAL, {"activation"})
 
 
 def test_over_a_link_the_difference_of_two_answers_is_never_sent(tmp_path: Path) -> None:

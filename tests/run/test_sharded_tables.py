@@ -18,7 +18,7 @@ from splitvfl.cli import main
 from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
 from splitvfl.net.certs import make_certificates
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.run.party_folder import FAREWELL_FILE
+from splitvfl.run.written_files import FAREWELL_FILE
 from tests.commands import Command
 from tests.run.parties import (
     finished,

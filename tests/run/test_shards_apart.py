@@ -183,7 +183,7 @@ def test_one_process_takes_all_shards_one_behind_the_other(apart: Path, monkeypa
 
 def test_a_worker_knows_its_shard_among_all(apart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(apart)
-    config = load_config("run.yaml")
+    path = load_config("run.yaml").data.path
     facts = [facts_of(apart / f"tables-{shard}" / "lab") for shard in range(WORKERS)]
 
     class Second(Alone):
@@ -193,10 +193,10 @@ def test_a_worker_knows_its_shard_among_all(apart: Path, monkeypatch: pytest.Mon
             assert ShardFacts(**json.loads(content)) == facts[1]
             return [json.dumps(asdict(facts[0])).encode(), content]
 
-    assert shards_of(config, "lab", Second()) == Shards(
+    assert shards_of(path, "lab", Second(), source="run.yaml") == Shards(
         (facts[0].rows, facts[1].rows), (facts[0].tests, facts[1].tests), here=1
     )
-    assert shards_of(config, "lab", Alone()) is None
+    assert shards_of(path, "lab", Alone(), source="run.yaml") is None
 
 
 @pytest.mark.parametrize(("path", "has"), [("tables-{worker}", "a shard"), ("tables", "the whole table")])
@@ -214,7 +214,7 @@ def test_a_worker_whose_fellow_has_the_other_kind_of_records_is_told(
             return [content, b"null" if has == "a shard" else facts]
 
     with pytest.raises(ConfigError, match=rf"run.yaml: data\.path: worker 0 of lab has {has}, and worker 1 not; give"):
-        shards_of(config, "lab", First())
+        shards_of(config.data.path, "lab", First(), source="run.yaml")
 
 
 def changed(**changes: Any) -> Callable[[ShardFacts], ShardFacts]:

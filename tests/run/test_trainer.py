@@ -36,7 +36,8 @@ from splitvfl.learning.tasks import Multiclass, Regression
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run import checkpoint
 from splitvfl.run.seats import LabelBook
-from splitvfl.run.training import Interrupted, Status
+from splitvfl.run.training import Status
+from splitvfl.system.signals import Interrupted
 from tests.builders import (
     ACTIVE,
     active_party,

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from scripts.mutations import CHECKOUT, LIST, Mutation, break_each, missing_tests, read
+
+AREAS = {"cut", "defenses", "attacks", "exchange", "crypto", "privacy", "run", "data", "leakage"}
 
 TABLE = """
 [[mutation]]
@@ -63,6 +66,13 @@ def tree(tmp_path: Path) -> Path:
     )
     (tmp_path / LIST).write_text(TABLE)
     return tmp_path
+
+
+def test_there_are_eighty_mutations_and_as_many_of_each_area() -> None:
+    counts = Counter(one.area for one in read(CHECKOUT))
+    assert counts.total() == 80
+    assert min(counts[area] for area in AREAS) >= 8
+    assert set(counts) - AREAS == {"net"}
 
 
 def test_each_text_of_the_list_stands_in_one_place_of_the_package() -> None:

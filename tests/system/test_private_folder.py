@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from splitvfl.config.sections import parse_config
 from splitvfl.errors import ConfigError
 from splitvfl.net.certs import make_certificates
 from splitvfl.system.folder_lock import locked
-from splitvfl.system.private_folder import close_folder, private_folder, write_new
+from splitvfl.system.private_folder import close_folder, private_folder
 from tests.tables import align_rows
 
 SMALL = """
@@ -163,30 +162,3 @@ def test_nobody_else_may_write_to_folders_that_are_made_above(tmp_path: Path, ma
         with locked(tmp_path / "other" / "runs" / "one"):
             found = [mode_of(tmp_path / top / rest) for top in ("all", "other") for rest in (".", "runs")]
     assert found == [mode] * 4
-
-
-@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP])
-def test_a_new_file_can_be_made_where_there_are_no_hard_links(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    def without(*names: object, **how: object) -> None:
-        raise OSError(number, "no hard links here")
-
-    monkeypatch.setattr(os, "link", without)
-    write_new(tmp_path / "key", b"k" * 32)
-    assert (tmp_path / "key").read_bytes() == b"k" * 32
-    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
-    with pytest.raises(FileExistsError):
-        write_new(tmp_path / "key", b"other")
-    assert [path.name for path in tmp_path.iterdir()] == ["key"]
-
-
-def test_a_new_file_replaces_nothing_and_leaves_nothing_else(tmp_path: Path) -> None:
-    write_new(tmp_path / "key", b"first")
-    with pytest.raises(FileExistsError):
-        write_new(tmp_path / "key", b"second")
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(FileExistsError):
-        write_new(tmp_path / "link", b"third")
-    assert (tmp_path / "key").read_bytes() == b"first"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["key", "link"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -20,7 +21,19 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from splitvfl.errors import CheckpointError, DataError
-from splitvfl.system.untrusted_files import DEEPEST, UntrustedFile, archive_directory, decoded, open_own, write_whole
+from splitvfl.system.untrusted_files import (
+    DEEPEST,
+    UntrustedFile,
+    append_bytes,
+    archive_directory,
+    decoded,
+    new_file,
+    open_own,
+    write_json,
+    write_named,
+    write_new,
+    write_whole,
+)
 
 
 def read(path: Path, **rules: Any) -> bytes | None:
@@ -443,3 +456,77 @@ def test_no_pipe_is_waited_at_when_it_is_to_be_written(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="pipe"):
         open_own(tmp_path / "pipe", "ab")
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP])
+def test_a_new_file_can_be_made_where_there_are_no_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def without(*names: object, **how: object) -> None:
+        raise OSError(number, "no hard links here")
+
+    monkeypatch.setattr(os, "link", without)
+    write_new(tmp_path / "key", b"k" * 32)
+    assert (tmp_path / "key").read_bytes() == b"k" * 32
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileExistsError):
+        write_new(tmp_path / "key", b"other")
+    assert [path.name for path in tmp_path.iterdir()] == ["key"]
+
+
+def test_a_new_file_replaces_nothing_and_leaves_nothing_else(tmp_path: Path) -> None:
+    write_new(tmp_path / "key", b"first")
+    with pytest.raises(FileExistsError):
+        write_new(tmp_path / "key", b"second")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileExistsError):
+        write_new(tmp_path / "link", b"third")
+    assert (tmp_path / "key").read_bytes() == b"first"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["key", "link"]
+
+
+def test_nothing_stays_of_a_new_file_that_fails_and_what_was_there_stays(tmp_path: Path) -> None:
+    with pytest.raises(TypeError), new_file(tmp_path / "half") as file:
+        file.writelines([b"...", None])  # type: ignore[list-item]
+    (tmp_path / "there").write_bytes(b"mine")
+    with pytest.raises(FileExistsError), new_file(tmp_path / "there"):
+        pass
+    assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == {"there": b"mine"}
+
+
+@pytest.mark.parametrize("indent", [0, 1, 2])
+def test_json_is_written_as_python_writes_it(tmp_path: Path, indent: int) -> None:
+    value = {"run": "3f", "step": 12, "inner": {"list": [1, None, True], "empty": [], "none": {}}}
+    write_json(tmp_path / "a.json", value, indent=indent)
+    assert (tmp_path / "a.json").read_text() == json.dumps(value, indent=indent or None) + "\n"
+    assert (tmp_path / "a.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_the_user_names_is_written_through_links_and_into_pipes(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    (tmp_path / "target").write_text("something longer")
+    write_named(tmp_path / "link", b"all", mode=0o600)
+    assert (tmp_path / "target").read_bytes() == b"all"
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_named(tmp_path / "pipe", b"into it")
+        assert os.read(reader, 100) == b"into it"
+    finally:
+        os.close(reader)
+    write_named(tmp_path / "new", b"", mode=0o600)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_added_to_a_file_is_on_the_disk_and_so_is_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed = []
+    monkeypatch.setattr(os, "fsync", lambda number: flushed.append(os.readlink(f"/proc/self/fd/{number}")))
+    for line in (b"one\n", b"two\n"):
+        append_bytes(tmp_path / "journal", line)
+    assert (tmp_path / "journal").read_bytes() == b"one\ntwo\n"
+    assert flushed == [str(tmp_path / "journal"), str(tmp_path), str(tmp_path / "journal")]
+    (tmp_path / "link").symlink_to(tmp_path / "journal")
+    with pytest.raises(OSError, match="link"):
+        append_bytes(tmp_path / "link", b"three\n")

@@ -27,13 +27,13 @@ from splitvfl.attacks import black_box_feature, half_star, least_squares, rcc2
 from splitvfl.attacks.black_box_feature import Case
 from splitvfl.attacks.error_bounds import (
     UNIFORM_VARIANCE,
-    ColumnMoments,
     least_squares_error,
     row_space,
     transformed_error,
 )
 from splitvfl.data.transform import best_rotation, flip, random_rotation
 from splitvfl.defenses import noise_direction
+from splitvfl.leakage.column_moments import ColumnMoments
 from splitvfl.metrics import reconstruction_mse
 
 _PREDICTIONS, _DRAWS = 300, 2000

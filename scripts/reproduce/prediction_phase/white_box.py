@@ -31,13 +31,13 @@ from splitvfl.attacks import (
 )
 from splitvfl.attacks.error_bounds import (
     UNIFORM_VARIANCE,
-    ColumnMoments,
     errors_before_training,
     guess_error,
     half_star_error,
     least_error,
     least_squares_error,
 )
+from splitvfl.leakage.column_moments import ColumnMoments
 from splitvfl.metrics import mean_divergence, reconstruction_mse
 
 Estimate = Callable[[Tensor, Tensor], Tensor]

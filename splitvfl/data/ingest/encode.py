@@ -35,10 +35,10 @@ from splitvfl.data.schema import (
     PartyRole,
     PartySchema,
     VocabularyEncoder,
-    schema_bytes,
+    write_schema,
 )
 from splitvfl.data.sources import chunks
-from splitvfl.data.writing import NpyWriter, write_bytes, write_safetensors
+from splitvfl.data.writing import NpyWriter, write_safetensors
 from splitvfl.errors import DataError
 
 # Training rows of which profiles are made: then what chance makes of a stability index is below 0.001.
@@ -145,7 +145,7 @@ def write_parties(
     for party in plan.parties:
         _write_vocabulary(folder / party.name, party, learned)
         schema = _party_schema(folder / party.name, plan, party, survey, learned, written)
-        write_bytes(folder / party.name / SCHEMA_FILE, schema_bytes(schema))
+        write_schema(folder / party.name / SCHEMA_FILE, schema)
     return written
 
 

@@ -27,11 +27,11 @@ from splitvfl.data.ingest.survey import (
     look,
 )
 from splitvfl.data.labels import left_out
-from splitvfl.data.schema import SCHEMA_FILE, Part, schema_bytes
+from splitvfl.data.schema import SCHEMA_FILE, Part, write_schema
 from splitvfl.data.sources import open_all
 from splitvfl.data.spec import PartyClaim, TableSpec
 from splitvfl.data.tables import listed
-from splitvfl.data.writing import check_space, check_target, draft, write_bytes
+from splitvfl.data.writing import check_space, check_target, draft
 from splitvfl.errors import DataError
 
 # Share of the work that is done when it is known how cells become numbers.
@@ -256,7 +256,7 @@ class _Run:
             watch = watched(self._progress, "writing", self._sources, begun=_LOOKED, ended=1.0)
             written = write_parties(folder, self._sources, self._plan, survey, learned, watch=watch)
             schema = data_schema(self._plan, survey, learned, written, described=self._description(survey))
-            write_bytes(folder / SCHEMA_FILE, schema_bytes(schema))
+            write_schema(folder / SCHEMA_FILE, schema)
             shutil.rmtree(scratch)
         return self._report(target, survey, learned, written, schema.positive_share)
 

@@ -39,9 +39,9 @@ from splitvfl.data.ingest.plan import column_uses, needed_columns
 from splitvfl.data.ingest.records import LabelCount
 from splitvfl.data.ingest.settings import IngestSettings
 from splitvfl.data.ingest.survey import SUMMED_SCALES, Statistics
-from splitvfl.data.schema import has_format, read_schema, schema_bytes
+from splitvfl.data.schema import has_format, read_schema, write_schema
 from splitvfl.data.vocabulary import CategoryCounter, Counts, as_tensors, category_type, from_tensors
-from splitvfl.data.writing import StoredTensor, write_bytes, write_safetensors
+from splitvfl.data.writing import StoredTensor, write_safetensors
 from splitvfl.errors import ArgumentError, DataError
 from splitvfl.learning.batches import MOST_SHARDS
 from splitvfl.system.untrusted_files import MOST_LARGE, UntrustedFile
@@ -182,7 +182,7 @@ def write_statistics(folder: Path, learned: Statistics, scratch: Path, **facts: 
     digest = _counts_file(folder).digest()
     statistics = ShardStatistics(digest="", counts_digest=digest, sums=sums, counts=counts, **facts)
     statistics = msgspec.structs.replace(statistics, digest=_digest(statistics))
-    write_bytes(folder / STATISTICS_FILE, schema_bytes(statistics))
+    write_schema(folder / STATISTICS_FILE, statistics)
     for name in (COUNTS_FILE, STATISTICS_FILE):  # others may enter the folder that it is copied to
         (folder / name).chmod(_OWNER_ONLY)
     return statistics

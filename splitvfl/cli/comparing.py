@@ -1,0 +1,178 @@
+"""Commands that train several times and compare: an experiment under several defenses, and the demonstration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from splitvfl.cli.console import (
+    ExperimentFile,
+    Overrides,
+    Overwrite,
+    errors_console,
+    given_command,
+    next_steps,
+    output_console,
+    told_if_stopped,
+)
+from splitvfl.cli.training import TO_COMPARE, Explain, Resume
+from splitvfl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from splitvfl.app.console import RunProgress
+    from splitvfl.app.experiment import Variant
+    from splitvfl.report.summary import RunSummary
+    from splitvfl.run.training import TrainingProgress
+
+
+def demo(
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the runs. Default: runs/demo, or runs/demo-network.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Three epochs instead of fifteen and forty.")] = False,
+    network: Annotated[
+        bool,
+        typer.Option("--network", help="Three companies on this machine instead: align, train over TLS, score."),
+    ] = False,
+    explain: Explain = False,
+) -> None:
+    """Show on real data what gradients leak, what defenses cost, and what costs nothing.
+
+    Earlier demonstrations in the same folder are replaced.
+    """
+    if network:
+        _demo_network(out or Path("runs/demo-network"), quick=quick)
+    else:
+        _demo(out or Path("runs/demo"), quick=quick, explain=explain)
+
+
+def _demo_network(out: Path, *, quick: bool) -> None:
+    from splitvfl.app.network_demo import demonstrate
+
+    with told_if_stopped(f"splitvfl demo --network starts anew; what was done is in {out}"):
+        demonstrate(out, quick=quick)
+
+
+def _demo(out: Path, *, quick: bool, explain: bool) -> None:
+    from splitvfl.app.console import RunProgress
+    from splitvfl.app.demo import demo_variants
+    from splitvfl.app.experiment import run_variants
+    from splitvfl.report.report import write_report
+    from splitvfl.system.signals import Interrupted
+
+    planned = demo_variants(out, quick=quick)
+    summaries = []
+    runs = sum(len(group) for group in planned.values())
+    anew = f"splitvfl demo starts anew; finished runs are in {out}"
+    with told_if_stopped(anew, Interrupted), RunProgress(errors_console(), runs) as progress:
+        for name, group in planned.items():
+            show = partial(_start, progress, name)
+            summaries += run_variants(group, overwrite=True, progress=show, command=given_command())
+    _print_runs(summaries, explain=explain)
+    folders = [variant.folder for group in planned.values() for variant in group]
+    report = write_report(folders, out / "report.html", title="What gradients leak, and what stops it")
+    next_steps(
+        f"{report}   (open it in a browser)",
+        f"tensorboard --logdir {out}",
+        "splitvfl list defenses",
+        "splitvfl examples digits && splitvfl train digits.yaml",
+        f"splitvfl compare digits.yaml --defenses {TO_COMPARE} --seeds 3",
+        "splitvfl init YOUR.csv   (an experiment with data of your own)",
+    )
+
+
+def compare(
+    experiment: ExperimentFile,
+    overrides: Overrides = None,
+    defenses: Annotated[
+        str | None,
+        typer.Option(
+            help="By comma: none,isotropic,'sumkl(detection_error=0.3)'. Default: none and the experiment's own."
+        ),
+    ] = None,
+    cuts: Annotated[
+        str | None, typer.Option(help="By comma, after how many layers to cut the model: 1,2. Default: as it is.")
+    ] = None,
+    widths: Annotated[
+        str | None, typer.Option(help="By comma, how wide the cut is: 64,16,4. Default: as it is.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Runs of each defense, under as many seeds.")] = 3,
+    out: Annotated[Path | None, typer.Option(help="Folder of the runs. Default: runs/NAME-compare.")] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    explain: Explain = False,
+) -> None:
+    """Train one experiment under several defenses and seeds, and print means with 95 % intervals; of two, ranges.
+
+    With --cuts and --widths each defense is tried at each cut of the model and each width.
+    """
+    from splitvfl.app.console import RunProgress
+    from splitvfl.app.experiment import cut_otherwise, run_variants, variants
+    from splitvfl.config.sections import load_config, parse_defenses
+    from splitvfl.report.report import write_report
+    from splitvfl.system.signals import Interrupted
+
+    config = load_config(experiment, overrides or [])
+    chosen = [[], list(config.defenses)] if defenses is None else parse_defenses(defenses, folder=config.folder)
+    folder = out or Path("runs") / f"{config.name}-compare"
+    cut = cut_otherwise(
+        config,
+        lambda more: load_config(experiment, [*(overrides or []), *more]),
+        _numbers("--cuts", cuts),
+        _numbers("--widths", widths),
+    )
+    planned = [variant for named, one in cut.items() for variant in variants(one, chosen, seeds, folder, cut=named)]
+    again = f"go on with the same command and --resume; state in {folder}"
+    with told_if_stopped(again, Interrupted), RunProgress(errors_console(), len(planned)) as progress:
+        summaries = run_variants(
+            planned,
+            overwrite=overwrite,
+            resume=resume,
+            progress=partial(_start, progress, config.name),
+            command=given_command(),
+        )
+    _print_runs(summaries, compared=True, explain=explain)
+    report = write_report([variant.folder for variant in planned], folder / "report.html", title=config.name)
+    next_steps(f"{report}   (open it in a browser)", f"tensorboard --logdir {folder}")
+
+
+def _numbers(option: str, text: str | None) -> list[int | None]:
+    """Return whole numbers above 0 that are given by comma, each once; without an option ``None``, as it is."""
+    if text is None:
+        return [None]
+    said = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in said):
+        raise ConfigError(f"{option}: expected whole numbers above 0 by comma, as in 64,16,4; got {text!r}")
+    return list(dict.fromkeys(int(part) for part in said))
+
+
+def _start(progress: RunProgress, name: str, variant: Variant) -> TrainingProgress:
+    return progress.run(f"{name}, {variant.label}")
+
+
+def _print_runs(summaries: Sequence[RunSummary], *, explain: bool, compared: bool = False) -> None:
+    from splitvfl.report.brief import brief, compared_brief
+    from splitvfl.report.tables import comparison_table, summary_table
+
+    console = output_console()
+    console.print((compared_brief if compared else brief)(summaries))
+    _print_advice(summaries)
+    if explain:
+        console.print()
+        console.print((comparison_table if compared else summary_table)(summaries))
+
+
+def _print_advice(summaries: Sequence[RunSummary]) -> None:
+    from splitvfl.report.findings import advice, headline
+    from splitvfl.report.rows import group_runs
+
+    console = output_console()
+    for group in group_runs(summaries):
+        said = advice(group) or (headline(group.runs[0]) if len(group.runs) == 1 else "")
+        if said:
+            console.print(Text(f"\n{group.title}, {group.subtitle}: {said}"))

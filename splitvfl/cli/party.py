@@ -1,0 +1,162 @@
+"""The command that trains as one of several parties, each in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from splitvfl.cli.console import (
+    Overrides,
+    command_line,
+    errors_console,
+    given_command,
+    next_steps,
+    output_console,
+    tell,
+    told_if_stopped,
+)
+from splitvfl.cli.training import Explain, check_highest, ending_above, noting, print_run, refusing
+from splitvfl.errors import ConfigError
+from splitvfl.system.signals import wait_for_a_signal
+
+if TYPE_CHECKING:
+    from splitvfl.config.sections import ExchangeSection
+    from splitvfl.report.summary import RunSummary
+
+
+def party(
+    experiment: Annotated[Path, typer.Argument(help="This party's own file, YAML.")],
+    as_: Annotated[str, typer.Option("--as", help="Which party this is: its name, or active.")],
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run. Default: runs/NAME-PARTY.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Start anew; every party must. Default: go on where all left off.")
+    ] = False,
+    explain: Explain = False,
+    fail_above: Annotated[
+        float | None,
+        typer.Option(
+            "--fail-above",
+            metavar="AUC",
+            help="At the label owner: end with exit code 3 before training if a partner can solve for more labels than "
+            "this leak AUC.",
+        ),
+    ] = None,
+    stay: Annotated[
+        bool,
+        typer.Option("--stay", help="When all is done, wait to be stopped: for what starts again whatever ends."),
+    ] = False,
+) -> None:
+    """Train as one of several parties, each in its own process, over mutual TLS."""
+    with ending_above():
+        _train_as_party(
+            experiment, as_, overrides or [], out, overwrite=overwrite, explain=explain, fail_above=fail_above
+        )
+    if stay:
+        with suppress(KeyboardInterrupt):  # SIGTERM too
+            tell("done; waits to be stopped (--stay)")
+            wait_for_a_signal()
+
+
+def _train_as_party(
+    experiment: Path,
+    as_: str,
+    overrides: Sequence[str],
+    out: Path | None,
+    *,
+    overwrite: bool,
+    explain: bool,
+    fail_above: float | None,
+) -> None:
+    from splitvfl.app.console import RunProgress
+    from splitvfl.app.deployment import coordinator_run, run_party
+    from splitvfl.app.workers import team_of
+    from splitvfl.config.sections import load_config
+    from splitvfl.run.replacement import earlier_stands
+    from splitvfl.system.signals import Interrupted
+
+    config = load_config(experiment, overrides)
+    name = config.own_name(as_)
+    if fail_above is not None:
+        _check_solving(config.exchange, name, config.active, fail_above)
+    if name == config.exchange.factory.third_party:
+        served = coordinator_run(config, notify=tell)
+        with told_if_stopped("start it again with the same command"):
+            served.run()
+        print(f"coordinator: {served.step} steps served")
+        return
+    if name not in config.parties:
+        raise ConfigError(
+            f"{name} has no part in this training: it computes scores once the model is trained; start it with "
+            f"{command_line('predict', experiment, *overrides, '--as', name)}"
+        )
+    folder = out or Path("runs") / f"{config.name}-{name}"
+    told: set[str] = set()
+
+    def again() -> str:
+        if config.team.workers > 1:
+            return f"go on by starting its workers again, as they were started; state in {folder}"
+        anew = ["--overwrite"] if earlier_stands(folder) in told else []
+        command = command_line("party", experiment, *overrides, "--as", name, "--out", folder, *anew)
+        return f"{'start anew' if anew else 'go on'} with: {command}; state in {folder}"
+
+    with (
+        told_if_stopped(again, Interrupted, KeyboardInterrupt),
+        team_of(config, name, notify=tell) as team,
+        RunProgress(Console(quiet=True) if team.rank else errors_console()) as progress,
+    ):
+        run, summary = run_party(
+            config,
+            name,
+            folder,
+            overwrite=overwrite,
+            notify=noting(told, progress.tell),
+            progress=progress.run(name),
+            command=given_command(),
+            team=team,
+            foreseen=refusing(fail_above),
+        )
+    if team.rank:  # worker 0 tells what all have done
+        return
+    crossed = config.exchange.factory.one_way and name != config.active
+    done = "its activations have crossed, and nothing more is needed of it" if crossed else f"{run.step} steps done"
+    print(f"{name}: {done}; the {'half' if crossed else 'trained half'} is in {folder / 'model'}")
+    if summary is not None:
+        _print_own_columns(summary) if summary.seat else print_run(summary, explain=explain, told=told, folder=folder)
+        next_steps(f"splitvfl report {folder}", f"tensorboard --logdir {folder}")
+
+
+def _print_own_columns(summary: RunSummary) -> None:
+    from splitvfl.leakage.features import feature_notes
+    from splitvfl.report.own_seat import seat_lines
+    from splitvfl.report.tables import summary_table
+
+    console = output_console()
+    for line in seat_lines(summary):
+        console.print(Text(line, style="bold"))
+    console.print()
+    console.print(summary_table([summary]))
+    noted = feature_notes(summary.parties[summary.seat].features)
+    for line in [*summary.notes, *(f"{note}." for note in noted)]:
+        console.print(Text(line))
+
+
+def _check_solving(exchange: ExchangeSection, name: str, active: str, highest: float) -> None:
+    """Refuse a check of one party that could not fail, before anybody is met."""
+    check_highest(highest)
+    if name != active:
+        raise ConfigError(
+            f"--fail-above: {name} has no labels, and does not know what others can solve for; give it at "
+            f"{active}, and leave it out here"
+        )
+    if not exchange.factory.sums_only or exchange.factory.draws_records:
+        raise ConfigError(
+            f"--fail-above: in exchange {exchange.name} no labels are solved for from sums of a batch, so that "
+            "there is nothing to check before training; leave it out"
+        )
