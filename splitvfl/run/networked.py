@@ -117,6 +117,7 @@ class PartyRun(Training, Generic[P]):
         super().__init__(Watch(partners), notify=session.notify)
         self.name, self.partners, self.settings = session.party, tuple(partners), settings
         self._session = session
+        self._first_s = session.message_s  # for the first message
         self._own: PartyTraining[P] | None = None
         self._side: Side | None = None
         self._links: dict[str, Correspondent] = {}
@@ -243,11 +244,6 @@ class PartyRun(Training, Generic[P]):
             self._session.drive(half, self._links, first_s=self._first_s)
         finally:
             self._monitor.close()
-
-    @property
-    def _first_s(self) -> float:
-        """Seconds to wait for the first message."""
-        return self._session.message_s
 
     @abstractmethod
     def _half(self) -> Half:
@@ -547,11 +543,8 @@ class PassiveRun(PartyRun[PassiveParty]):
         super().__init__(session, (active,), settings, **options)
         self._build = build
         self._learned: TaskSpec | None = None
-
-    @property
-    def _first_s(self) -> float:
         # The active party says nothing before everybody is there: as long as it waits for them, this one does.
-        return self._session.first_s
+        self._first_s = session.first_s
 
     @property
     def learned(self) -> TaskSpec:
