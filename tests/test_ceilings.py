@@ -17,17 +17,10 @@ from tests.test_imports import FILES
 FOLDERS = {
     "__main__": (10, 1),
     "app": (12_200, 78),
-<<<<<<< HEAD
-    "attacks": (6_500, 75),
-    "audit": (1_200, 10),
-    "claims": (600, 6),
-    "cli": (2_300, 17),
-=======
     "attacks": (6_500, 75),
     "audit": (1_200, 10),
     "claims": (600, 6),
     "cli": (2_400, 17),
->>>>>>> ceil
     "config": (2_700, 13),
     "crypto": (1_900, 26),
     "cut": (1_600, 12),
@@ -36,13 +29,8 @@ FOLDERS = {
     "errors": (90, 1),
     "exchange": (4_900, 35),
     "hooks": (800, 1),
-<<<<<<< HEAD
     "leakage": (6_110, 56),
     "learning": (2_400, 24),
-=======
-    "leakage": (6_110, 56),
-    "learning": (2_400, 24),
->>>>>>> ceil
     "messaging": (400, 5),
     "metrics": (250, 1),
     "models": (900, 10),
@@ -51,11 +39,7 @@ FOLDERS = {
     "penalties": (500, 6),
     "privacy": (2_400, 18),
     "report": (3_900, 23),
-<<<<<<< HEAD
     "run": (6_200, 44),
-=======
-    "run": (6_200, 44),
->>>>>>> ceil
     "sklearn": (10, 1),
     "splitvfl": (120, 1),
     "system": (700, 11),
@@ -65,15 +49,9 @@ FOLDERS = {
 
 # Code lines of all modules that one imports, directly or not. Imports inside functions count.
 REACH = {
-<<<<<<< HEAD
-    "cut.split_model": 7_700,  # SplitModel
-    "run.trainer": 22_100,  # Trainer
-    "cli.training": 41_500,
-=======
     "cut.split_model": 8_100,  # SplitModel
     "run.trainer": 22_100,  # Trainer
     "cli.training": 41_400,
->>>>>>> ceil
     "cli.prediction": 36_800,
     "cli.serving": 35_500,
 }
