@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 LONGEST_VALUE = 60
 
+DEEPER = "expected (n, features), got {} dimensions: flatten it and begin the bottom with nn.Unflatten"
+"""What is said of arrays of more than two dimensions."""
+
 # By kind of error, the value that belongs there; the braces are filled in with the limits that were broken.
 _EXPECTED: Mapping[str, str] = {
     "bool_parsing": "true or false",

@@ -22,7 +22,7 @@ from splitvfl.app.transforms import transform_for
 from splitvfl.config.sections import TransformConfig
 from splitvfl.data.arrow_table import as_arrow
 from splitvfl.data.cell_format import Origin
-from splitvfl.data.columns import DEEPER, PartyData, Records
+from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.doubts import DoubtWarning, doubts_of, in_words
 from splitvfl.data.drift import ColumnDrift
 from splitvfl.data.encoding import Encoded, FittedEncoding
@@ -36,6 +36,7 @@ from splitvfl.data.spec import PartyClaim, TableSpec, check_parties
 from splitvfl.data.transform import Transform
 from splitvfl.errors import ArgumentError, DataError
 from splitvfl.learning.randomness import derive_seed
+from splitvfl.wording import DEEPER
 
 SOURCE = "X"
 """What the table is called in messages."""

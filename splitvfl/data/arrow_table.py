@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
-from splitvfl.data.columns import DEEPER
 from splitvfl.data.plain_columns import plain_table
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.wording import DEEPER
 
 _KINDS = (
     "a file, an Arrow, pandas or polars table, a mapping from column names to arrays or tensors, or an array or tensor "

@@ -13,6 +13,7 @@ from torch import Tensor
 from splitvfl.data.id_rules import ID_RULE, RuleVersion
 from splitvfl.data.transform import Transform
 from splitvfl.errors import ArgumentError, DataError
+from splitvfl.wording import DEEPER
 
 if TYPE_CHECKING:
     from splitvfl.data.doubts import Doubt
@@ -22,9 +23,6 @@ TaskName = Literal["binary", "multiclass", "regression"]
 
 # As .npy files name them: the types in which labels are kept.
 LABEL_DTYPES: Mapping[TaskName, str] = {"binary": "<f4", "multiclass": "<i8", "regression": "<f4"}
-
-DEEPER = "expected (n, features), got {} dimensions: flatten it and begin the bottom with nn.Unflatten"
-"""What is said of arrays of more than two dimensions."""
 
 
 class Columns(NamedTuple):

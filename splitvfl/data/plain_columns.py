@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from splitvfl.data.columns import DEEPER
 from splitvfl.data.tables import LIST, REFUSED, neither
+from splitvfl.wording import DEEPER
 
 _CATEGORIES, _LENGTH = b"splitvfl.categories", b"splitvfl.length"
 
