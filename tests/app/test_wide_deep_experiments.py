@@ -203,7 +203,7 @@ def test_a_run_is_not_resumed_in_another_precision(capsys: pytest.CaptureFixture
 def test_bf16_crosses_in_both_directions_and_learns_the_same() -> None:
     crossed: list[Message] = []
     half, full = trainer_of("train.autocast=bf16", "train.lr=0.01"), trainer_of("train.lr=0.01")
-    half._record = crossed.append
+    half.record = crossed.append
     half_test, full_test = half.fit(10), full.fit(10)
     assert {message.payload.dtype for message in crossed} == {torch.bfloat16}
     assert half_test["auc"] == pytest.approx(full_test["auc"], abs=0.05)
