@@ -107,7 +107,7 @@ class _Nothing:
     """Counting that does nothing."""
 
     @classmethod
-    def over_a_network(cls, *anything: object) -> _Nothing:
+    def of(cls, *anything: object) -> _Nothing:
         return cls()
 
     def call(self, *anything: object, records: int) -> None:

@@ -399,8 +399,11 @@ class Assembly:
         Raises:
             ConfigError: If there are to be any.
         """
+        if self._config.canaries is None:
+            return
+        plan = self.plan
         try:
-            self.plan.check_canaries()
+            plan.check_canaries()
         except ConfigError as error:
             raise ConfigError(f"{self._config.source}: audit.canaries: {error}") from error
 

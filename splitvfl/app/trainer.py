@@ -20,6 +20,7 @@ from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy import PrivacyBudget
 from splitvfl.run.plan import TrainingPlan
 from splitvfl.run.saving_trainer import SavingTrainer
+from splitvfl.run.trainer import check_names
 from splitvfl.wording import shown
 
 
@@ -36,9 +37,10 @@ class Trainer(SavingTrainer):
             predictions.
         batch_size: Records in a step.
         drop_last: Leave out, in every epoch, the records that do not fill a batch.
-        block_rows: Neighbouring records that are shuffled as one, see :class:`splitvfl.data.Batches`; 1 shuffles all.
-        shards: Into how many runs of neighbours the records are divided, see :class:`splitvfl.data.Batches`: the order
-            of that many workers, in one process.
+        block_rows: Neighbouring records that are shuffled as one, see :class:`splitvfl.learning.batches.Batches`; 1
+            shuffles all.
+        shards: Into how many runs of neighbours the records are divided, see
+            :class:`splitvfl.learning.batches.Batches`: the order of that many workers, in one process.
         seed: Order of the records, and every party's randomness in training (dropout).
         noise_seed_for_experiments: Fixed seed of every defense's generator, and of what an exchange draws in secret
             (which records ``hybrid`` uses), for experiments only. Default: seeds from
@@ -177,6 +179,7 @@ class Trainer(SavingTrainer):
             # Knows models and defenses, and is imported where there is noise.
             from splitvfl.app.python_noise import calculated
 
+            check_names(active, passives)  # before a party's weights are held in a ball
             noise = calculated(plan, active, passives, defenses)
             plan, defenses, account, self.noise_notes = noise.plan, noise.defenses, noise.account, noise.notes
         super().__init__(

@@ -21,7 +21,10 @@ from splitvfl.data.transform import (
     random_rotation,
 )
 from splitvfl.errors import ArgumentError, DataError
-from splitvfl.system.untrusted_files import UntrustedFile
+from splitvfl.system.untrusted_files import MOST_BYTES, UntrustedFile
+
+# Bytes before the numbers of an .npy file.
+_MOST_HEADER = 1 << 16
 
 
 def transform_for(chosen: TransformConfig, data: PartyData) -> Transform:
@@ -72,10 +75,11 @@ def _rotation(chosen: TransformConfig, data: PartyData) -> Rotation:
         remedy=f"expected a file .npy, of shape ({data.width}, {data.width})",
         error=DataError,
         linked=True,
+        most=max(MOST_BYTES, 16 * data.width**2 + _MOST_HEADER),  # of the widest numbers that numpy has
     )
     try:
         matrix = torch.from_numpy(np.asarray(file.array(), dtype=np.float64))
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise file.refused(error) from error
     if matrix.shape != (data.width, data.width):
         raise ArgumentError(

@@ -108,6 +108,8 @@ class RunHistory(ABC):
         if not len(ids):
             return
         level = math.log(max(float(sent.detach().double().square().mean()), _TINY))
+        if not math.isfinite(level):
+            return
         beyond = level - self._usual[0] / self._usual[1] if self._usual[1] else 0.0
         self._usual = _USUAL_DECAY * self._usual + (level, 1.0)
         slots = self._records.find(ids)

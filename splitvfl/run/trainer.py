@@ -116,7 +116,7 @@ class Trainer(Training):
     ) -> None:
         super().__init__(Watch(passives))
         self.active, self.passives, self.folder = active, dict(passives), folder
-        _check_names(active, self.passives)
+        check_names(active, self.passives)
         self.batches = plan.batches(active.data)
         by_party = _by_party(plan, exchanges, (active.name, *self.passives))
         if malicious:
@@ -532,7 +532,12 @@ def _digests(parties: Sequence[Party]) -> dict[str, dict[str, str]]:
     return {party.name: data_digests(party.data) for party in parties}
 
 
-def _check_names(active: ActiveParty, passives: Mapping[str, PassiveParty]) -> None:
+def check_names(active: ActiveParty, passives: Mapping[str, PassiveParty]) -> None:
+    """Refuse parties without names, or with clashing ones.
+
+    Raises:
+        ArgumentError: If there are any.
+    """
     if not passives:
         raise ArgumentError("expected at least one passive party")
     for name, party in passives.items():

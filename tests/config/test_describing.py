@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import get_args
 
@@ -37,9 +38,11 @@ def sets() -> Mapping[str, VerticalData]:
 def is_taken(data: VerticalData, exchange: str, hooks: str) -> bool:
     """Return whether a run can be put together, of some model; nothing is trained."""
     settings = "train: {batch_size: 64, optimizer: {name: sgd, lr: 0.1}}\naudit: false\n"
-    section = "{name: hybrid, epsilon: 1.0, share: 0.3}" if exchange == "hybrid" else exchange  # it needs settings
-    for model in dict.fromkeys([MODELS.get(exchange, "logistic-regression"), "logistic-regression"]):
-        text = f"data: {data.name}\n{PARTIES}model: {model}\nexchange: {section}\n"
+    own = ", epsilon: 1.0, share: 0.3" if exchange == "hybrid" else ""  # it needs settings
+    models = dict.fromkeys([MODELS.get(exchange, "logistic-regression"), "logistic-regression"])
+    # Noise needs room under encryption; what does not encrypt has no such setting.
+    for model, room in product(models, ("", ", encryption: {value_limit: 1024}")):
+        text = f"data: {data.name}\n{PARTIES}model: {model}\nexchange: {{name: {exchange}{own}{room}}}\n"
         with suppress(SplitVFLError):
             config = parse_config(f"{text}{settings}{hooks}\n", source="experiment.yaml")
             Experiment(config, Workbench(data, {})).trainer()
