@@ -76,7 +76,8 @@ def test_the_example_runs_as_it_stands_and_ends_as_the_page_says(
     found = pd.read_csv(tmp_path / "bank" / "scores.csv")
     assert len(found) == 300
     np.testing.assert_allclose(found["score"], found["score"].round(2), atol=1e-6)
-    assert found["score"].nunique() > 20
+    # How many there are depends on weights that the parties drew in secret.
+    assert found["score"].nunique() > 5
 
     third = together(score, tmp_path)
     assert third["bank"][0] != 0
