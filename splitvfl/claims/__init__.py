@@ -24,6 +24,14 @@ They are no protection from a party that means harm. Its own machine does the ch
 """
 
 from splitvfl.claims.asking import claims_of, is_per_record, promises_of_labels
+from splitvfl.claims.guarantees import (
+    Guarantee,
+    auc_of_detection_error,
+    auc_of_epsilon,
+    auc_of_mu,
+    guarantee_of,
+    tightest,
+)
 from splitvfl.claims.kinds import (
     LABEL_CLAIMS,
     ROW_CLAIMS,
@@ -61,6 +69,7 @@ __all__ = [
     "DetectionError",
     "Gaussian",
     "GaussianDP",
+    "Guarantee",
     "LabelRelease",
     "NoPromise",
     "PerRecord",
@@ -70,7 +79,11 @@ __all__ = [
     "RunPlan",
     "Told",
     "broken",
+    "auc_of_detection_error",
+    "auc_of_epsilon",
+    "auc_of_mu",
     "claims_of",
+    "guarantee_of",
     "in_a_clause",
     "in_short",
     "is_per_record",
@@ -80,5 +93,6 @@ __all__ = [
     "releases_of",
     "row_bound",
     "sentence",
+    "tightest",
     "told",
 ]

@@ -15,10 +15,12 @@ from splitvfl.claims import (
     LABEL_CLAIMS,
     Claim,
     GaussianDP,
+    Guarantee,
     RowBound,
     RunPlan,
     broken,
     claims_of,
+    guarantee_of,
     in_a_clause,
     promises_of_labels,
     row_bound,
@@ -298,6 +300,18 @@ class DefenseChain(NotPickled):
             for claim in promises_of_labels(claims_of(attached.defense))
         ]
         return list(dict.fromkeys(said))
+
+    def guarantees(self, *, void: tuple[str, ...] = ()) -> list[Guarantee]:
+        """Return what the defenses guarantee of a record's label, each claim by itself.
+
+        Args:
+            void: What voids what they claim of a whole run, by name.
+        """
+        return [
+            guarantee_of(claim, attached.label, void=void)
+            for attached in self._attached
+            for claim in promises_of_labels(claims_of(attached.defense))
+        ]
 
     def claims_in_words(self, *, void: str = "") -> list[str]:
         """Return of each defense what it claims, what that rests on and what it does not cover, as one text.

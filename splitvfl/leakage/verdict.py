@@ -22,12 +22,11 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Final, Literal
 
+from splitvfl.claims import Guarantee
 from splitvfl.errors import ArgumentError
 
 State = Literal["no-label-dependent-message", "below-goal", "above-goal", "inconclusive", "not-measured"]
 """What is concluded. ``"not-measured"`` is of features only; of labels that is inconclusive, with what would decide."""
-
-Scope = Literal["message", "run"]
 
 Row = Literal[
     "one-way",
@@ -64,53 +63,28 @@ EXACT_MATCHES: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Guarantee:
-    """A theorem about a record's own label whose conditions hold in this run.
-
-    Attributes:
-        auc: Nobody's AUC is expected to exceed it, from 0.5 to 1.
-        scope: Of one message, or of all of the run together.
-        source: What guarantees it, by name.
-        void: What else the partner sees that is made from labels, by name: it voids a guarantee of the whole run.
-    """
-
-    auc: float
-    scope: Scope
-    source: str
-    void: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        _check_auc("auc", self.auc)
-
-    @property
-    def of_run(self) -> bool:
-        """Whether it bounds what the whole run reveals."""
-        return self.scope == "run" and not self.void
-
-
-@dataclass(frozen=True, slots=True)
 class Excess:
     """What messages add beyond the model's prediction: the largest AUC among canaries of all who looked.
 
     Attributes:
-        auc: The largest, each in an orientation that other records chose.
+        value: The largest AUC, each attack in the orientation that other records choose.
         low: Lower end of the joint 95 % confidence interval.
         high: Upper end.
         canaries: How many.
         figures: Of how many figures it is the largest, for which the interval holds at once.
     """
 
-    auc: float
+    value: float
     low: float
     high: float
     canaries: int
     figures: int = 3
 
     def __post_init__(self) -> None:
-        for name in ("auc", "low", "high"):
+        for name in ("value", "low", "high"):
             _check_auc(name, getattr(self, name), least=0.0)
-        if not self.low <= self.auc <= self.high:
-            raise ArgumentError(f"expected low <= auc <= high, got {self.low:g}, {self.auc:g}, {self.high:g}")
+        if not self.low <= self.value <= self.high:
+            raise ArgumentError(f"expected low <= value <= high, got {self.low:g}, {self.value:g}, {self.high:g}")
 
     @property
     def quantile(self) -> float:
@@ -120,7 +94,7 @@ class Excess:
     def above(self, bound: float) -> float:
         """Return how many standard errors it is above a bound, on the logit scale; below it that is negative."""
         error = (_logit(self.high) - _logit(self.low)) / (2.0 * self.quantile)
-        distance = _logit(self.auc) - _logit(bound)
+        distance = _logit(self.value) - _logit(bound)
         return distance / error if error > 0.0 else math.copysign(math.inf, distance) if distance else 0.0
 
     def needed(self, goal: float) -> int | None:
@@ -135,11 +109,11 @@ class Excess:
         >>> 440 <= measured.needed(0.6) <= 470
         True
         """
-        if abs(self.auc - goal) < 1e-6:
+        if abs(self.value - goal) < 1e-6:
             return None
-        auc = min(max(self.auc, 1.0 - self.auc), 1.0 - 1e-6)
+        auc = min(max(self.value, 1.0 - self.value), 1.0 - 1e-6)
         both = auc / (2.0 - auc) + 2.0 * auc * auc / (1.0 + auc) - 2.0 * auc * auc
-        reach = (self.quantile + NormalDist().inv_cdf(POWER)) / abs(self.auc - goal)
+        reach = (self.quantile + NormalDist().inv_cdf(POWER)) / abs(self.value - goal)
         return math.ceil(2.0 * both * reach * reach)
 
 
@@ -198,23 +172,101 @@ class LabelEvidence:
 
 
 @dataclass(frozen=True, slots=True)
+class Total:
+    """Total leakage: what everything that the partner has infers together.
+
+    Attributes:
+        value: The largest leak AUC of the joint reader, the baseline and every attack, on the same records.
+        includes_features: Whether the partner's own features are in it; else it is of messages and predictions only.
+    """
+
+    value: float
+    includes_features: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What the partner infers alone, without any message; ``None`` where it is not known.
+
+    Attributes:
+        without_labels: AUC of the first principal component of its features.
+        with_labels: AUC of models of its features, fitted with labels of other records.
+    """
+
+    without_labels: float | None
+    with_labels: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class KnowledgeGain:
+    """Labels in general: what the partner predicts of people of whom it never got a message.
+
+    Attributes:
+        before: AUC of its label-free baseline.
+        after: AUC of the model of its own features that messages alone taught, on records whose messages were left out.
+        low: Lower end of the paired 95 % confidence interval of the difference.
+        high: Upper end.
+    """
+
+    before: float
+    after: float
+    low: float
+    high: float
+
+    @property
+    def significant(self) -> bool:
+        """Whether something was learned, with 95 % confidence."""
+        return self.low > 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is concluded.
+    """What is concluded, with the figures that stand beside it.
 
     Attributes:
         state: The conclusion.
         row: The row of the table that decided.
         reason: Its ground, as a clause without a full stop.
         decided_by: What would decide it; empty where it is decided.
+        guarantee: The tightest guarantee; ``None``: none.
+        excess: What messages add beyond the model's prediction; ``None``: not measured.
+        total: Total leakage; ``None``: not measured.
+        baseline: What the partner infers alone; ``None``: not known.
+        knowledge_gain: Labels in general; ``None``: not measured.
     """
 
     state: State
     row: str
     reason: str
     decided_by: str = ""
+    guarantee: Guarantee | None = None
+    excess: Excess | None = None
+    total: Total | None = None
+    baseline: Baseline | None = None
+    knowledge_gain: KnowledgeGain | None = None
 
 
-def label_verdict(evidence: LabelEvidence, *, goal: float) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class PartyVerdict:
+    """What is concluded about one passive party.
+
+    Attributes:
+        labels: What it can infer of the label owner's labels.
+        features: What others can infer of its features.
+    """
+
+    labels: Verdict
+    features: Verdict
+
+
+def label_verdict(
+    evidence: LabelEvidence,
+    *,
+    goal: float,
+    total: Total | None = None,
+    baseline: Baseline | None = None,
+    knowledge_gain: KnowledgeGain | None = None,
+) -> Verdict:
     """Return what is concluded about individual labels: of the rows below, the first that matches.
 
     1. No message depends on labels, and nothing else that the partner sees does: no label-dependent message.
@@ -231,12 +283,26 @@ def label_verdict(evidence: LabelEvidence, *, goal: float) -> Verdict:
     Args:
         evidence: What is known.
         goal: The AUC that an individual label's leak is to stay below or at, from 0.5 to below 1.
+        total: Shown beside it, as are the next two.
+        baseline: What the partner infers alone.
+        knowledge_gain: Labels in general.
 
     Raises:
         ArgumentError: If the goal is out of its range.
     """
     if not 0.5 <= goal < 1.0:
         raise ArgumentError(f"goal must be from 0.5 to below 1, got {goal!r}")
+    return replace(
+        _by_table(evidence, goal),
+        guarantee=evidence.guarantee,
+        excess=evidence.excess,
+        total=total,
+        baseline=baseline,
+        knowledge_gain=knowledge_gain,
+    )
+
+
+def _by_table(evidence: LabelEvidence, goal: float) -> Verdict:
     if evidence.one_way and not evidence.releases:
         return Verdict("no-label-dependent-message", "one-way", "by protocol, training only")
     bound = evidence.guarantee if evidence.guarantee is not None and evidence.guarantee.of_run else None
@@ -251,6 +317,11 @@ def label_verdict(evidence: LabelEvidence, *, goal: float) -> Verdict:
     attack = evidence.label_free
     if attack is not None and attack.decides(goal):
         return Verdict("above-goal", "attack", f"{attack.name} reaches {attack.auc:.2f} and needs no labels")
+    if evidence.releases and evidence.one_way:
+        seen = " and ".join(evidence.releases)
+        return Verdict(
+            "inconclusive", "undecided", f"the partner sees {seen}, made from labels", f"to leave out {seen}"
+        )
     if not evidence.measurable:
         return Verdict("inconclusive", "undecided", "the excess cannot be measured in this protocol", "a guarantee")
     return Verdict("inconclusive", "undecided", "not measured", "canaries (`audit.canaries`, `--audit-twin`)")
@@ -281,7 +352,7 @@ def _measured(distance: float, excess: Excess | None) -> str:
 
 def _by_excess(excess: Excess, goal: float) -> Verdict:
     interval = f"95 % CI {excess.low:.2f}–{excess.high:.2f}"
-    found = f"excess {excess.auc:.2f} ({interval}, {excess.canaries:,} canaries), goal {goal:.2f}"
+    found = f"excess {excess.value:.2f} ({interval}, {excess.canaries:,} canaries), goal {goal:.2f}"
     if excess.low > goal:
         return Verdict("above-goal", "excess-above", found)
     if excess.high <= goal:
@@ -337,53 +408,9 @@ def feature_verdict(evidence: FeatureEvidence) -> Verdict:
     return Verdict("inconclusive", "undecided", "no attack succeeded, which does not show that none can", "a guarantee")
 
 
-# --- bounds
-
-
-def auc_of_detection_error(error: float) -> float:
-    """Return the largest AUC that a least detection error ½(FPR + FNR) allows: 1 − 2L².
-
-    The curve of true against false positives stays below min(1, 1 − 2L + FPR), which encloses this area.
-
-    >>> auc_of_detection_error(0.5), auc_of_detection_error(0.0)
-    (0.5, 1.0)
-    """
-    if not 0.0 <= error <= 0.5:
-        raise ArgumentError(f"error must be from 0 to 0.5, got {error!r}")
-    return 1.0 - 2.0 * error * error
-
-
-def auc_of_epsilon(epsilon: float) -> float:
-    """Return the largest AUC that pure ε-differential privacy of a label allows: e^ε / (1 + e^ε).
-
-    >>> auc_of_epsilon(0.0)
-    0.5
-    """
-    return 1.0 / (1.0 + math.exp(-epsilon))
-
-
-def auc_of_mu(mu: float) -> float:
-    """Return the largest AUC that μ-Gaussian differential privacy of a label allows: Φ(μ / √2).
-
-    >>> auc_of_mu(0.0)
-    0.5
-    """
-    return NormalDist().cdf(mu / math.sqrt(2.0))
-
-
 def joint_quantile(figures: int) -> float:
     """Return the half width in standard errors of an interval of 95 % for so many figures at once, by Bonferroni."""
     return NormalDist().inv_cdf(1.0 - 0.025 / figures)
-
-
-def tightest(*guarantees: Guarantee) -> Guarantee | None:
-    """Return the guarantee that says most: one of the whole run before one of a message, then the least AUC."""
-    return min(guarantees, key=lambda one: (not one.of_run, one.auc), default=None)
-
-
-def voided(guarantee: Guarantee | None, releases: tuple[str, ...]) -> Guarantee | None:
-    """Return a guarantee with what voids it in a run."""
-    return guarantee if guarantee is None else replace(guarantee, void=releases)
 
 
 def _logit(value: float) -> float:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import assert_never
 
-from splitvfl.claims import PureDP, claims_of, is_per_record, not_applying
+from splitvfl.claims import Guarantee, PureDP, claims_of, guarantee_of, is_per_record, not_applying, tightest
 from splitvfl.cut.chain import DefenseChain
 from splitvfl.cut.layer import check_top, refuse_batch_mixing
 from splitvfl.errors import ConfigError, PrivacyError
@@ -219,6 +219,27 @@ def promised_in_short(parties: Iterable[Party], *, epochs: int, own_part: OwnPar
         if isinstance(party, ActiveParty):
             said += [line.removesuffix(".") for line in _over_a_run(party, epochs, own_part)]
     return list(dict.fromkeys(said))
+
+
+def label_guarantee(party: ActiveParty, partner: str, *, epochs: int, own_part: OwnPart = "exact") -> Guarantee | None:
+    """Return the tightest guarantee of a record's label towards one partner; ``None`` without any.
+
+    Args:
+        party: The label owner.
+        partner: Who receives the messages.
+        epochs: How often each record is used.
+        own_part: What its own weights learn from, as the exchange says.
+    """
+    void = tuple(release.name for release in party.label_releases)
+    gradient = party.cuts[partner].gradient
+    found = [one for chain in (party.labels, gradient) for one in chain.guarantees(void=void)]
+    here = set(map(hook_name, gradient))
+    found += [
+        guarantee_of(total, name, void=void)
+        for name, total in label_promises_of_run(party, epochs, own_part=own_part)
+        if isinstance(total, PureDP) and name in here
+    ]
+    return tightest(*found)
 
 
 def label_promises_of_run(

@@ -12,21 +12,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from splitvfl.claims import Guarantee
 from splitvfl.errors import ArgumentError
 from splitvfl.leakage.verdict import (
+    Baseline,
     Excess,
     FeatureEvidence,
-    Guarantee,
+    KnowledgeGain,
     LabelEvidence,
     LabelFreeAttack,
+    Total,
     Verdict,
-    auc_of_detection_error,
-    auc_of_epsilon,
-    auc_of_mu,
     feature_verdict,
     label_verdict,
-    tightest,
-    voided,
 )
 from splitvfl.metrics import auc_interval
 
@@ -68,12 +66,12 @@ TABLE = {
         "excess-undecided",
     ),
     "a guarantee that a stratified division voids": (
-        LabelEvidence(guarantee=voided(ANSWERS, ("stratified division",)), excess=NEAR),
+        LabelEvidence(guarantee=replace(ANSWERS, void=("stratified division",)), excess=NEAR),
         "inconclusive",
         "excess-undecided",
     ),
     "a guarantee that is void is not contradicted": (
-        LabelEvidence(guarantee=voided(ANSWERS, ("early stopping",)), excess=LOUD),
+        LabelEvidence(guarantee=replace(ANSWERS, void=("early stopping",)), excess=LOUD),
         "above-goal",
         "excess-above",
     ),
@@ -183,6 +181,23 @@ def test_canaries_decide_what_was_open_and_overturn_a_guarantee_only_by_contradi
         assert after.row not in ("attack", "undecided", "one-way", "solvable", "guarantee")
 
 
+@given(evidence=evidences, goal=goals, values=st.tuples(aucs, aucs, aucs))
+def test_no_state_depends_on_baseline_total_or_labels_in_general(
+    evidence: LabelEvidence, goal: float, values: tuple[float, float, float]
+) -> None:
+    total, before, after = values
+    beside = label_verdict(
+        evidence,
+        goal=goal,
+        total=Total(total, includes_features=True),
+        baseline=Baseline(before, after),
+        knowledge_gain=KnowledgeGain(before, after, -0.1, 0.1),
+    )
+    alone = label_verdict(evidence, goal=goal)
+    assert replace(beside, total=None, baseline=None, knowledge_gain=None) == alone
+    assert (alone.guarantee, alone.excess) == (evidence.guarantee, evidence.excess)
+
+
 @pytest.mark.parametrize("goal", [0.49, 1.0, math.nan])
 def test_a_goal_that_judges_nothing_is_refused(goal: float) -> None:
     with pytest.raises(ArgumentError, match="goal"):
@@ -190,8 +205,8 @@ def test_a_goal_that_judges_nothing_is_refused(goal: float) -> None:
 
 
 def test_a_measurement_beside_a_guarantee_is_called_consistent_or_higher() -> None:
-    at_bound = label_verdict(LabelEvidence(guarantee=ANSWERS, excess=replace(NEAR, auc=0.62)), goal=0.60)
-    higher = replace(NEAR, auc=0.70, low=0.62, high=0.77)
+    at_bound = label_verdict(LabelEvidence(guarantee=ANSWERS, excess=replace(NEAR, value=0.62)), goal=0.60)
+    higher = replace(NEAR, value=0.70, low=0.62, high=0.77)
     above = label_verdict(LabelEvidence(guarantee=ANSWERS, excess=higher), goal=0.60)
     assert at_bound.reason.endswith("measured, consistent")
     assert above.state == "below-goal"
@@ -243,54 +258,6 @@ def test_the_number_of_canaries_that_is_named_decides_by_simulation() -> None:
 def test_no_number_of_canaries_decides_an_excess_at_the_goal() -> None:
     found = label_verdict(LabelEvidence(excess=NEAR), goal=0.60)
     assert "only a guarantee" in found.decided_by
-
-
-# --- bounds
-
-
-def _area(trade_off: object) -> float:
-    """Return the area under the curve of true against false positives that a trade-off of errors leaves."""
-    false = (np.arange(200_000) + 0.5) / 200_000
-    return float(np.mean(1.0 - trade_off(false)))  # type: ignore[operator]
-
-
-@pytest.mark.parametrize("error", [0.0, 0.1, 0.4, 0.5])
-def test_the_auc_of_a_detection_error_is_the_area_of_its_trade_off(error: float) -> None:
-    assert auc_of_detection_error(error) == pytest.approx(
-        _area(lambda false: np.maximum(0.0, 2.0 * error - false)), abs=1e-5
-    )
-
-
-@pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.0, 4.0])
-def test_the_auc_of_epsilon_is_the_area_of_its_trade_off(epsilon: float) -> None:
-    def trade_off(false: np.ndarray) -> np.ndarray:
-        steep, flat = 1.0 - np.exp(epsilon) * false, np.exp(-epsilon) * (1.0 - false)
-        return np.maximum(0.0, np.maximum(steep, flat))
-
-    assert auc_of_epsilon(epsilon) == pytest.approx(_area(trade_off), abs=1e-4)
-
-
-@pytest.mark.parametrize("mu", [0.0, 0.3, 1.0, 3.0])
-def test_the_auc_of_mu_is_the_area_of_its_trade_off(mu: float) -> None:
-    def trade_off(false: np.ndarray) -> np.ndarray:
-        return scipy.stats.norm.cdf(scipy.stats.norm.isf(false) - mu)
-
-    assert auc_of_mu(mu) == pytest.approx(_area(trade_off), abs=1e-4)
-
-
-def test_equal_detection_errors_are_no_equal_aucs() -> None:
-    # 60 of 100: randomised labels of L = 0.4, and Gaussian noise of the same detection error.
-    mu = -2.0 * float(scipy.stats.norm.ppf(0.4))
-    assert auc_of_epsilon(math.log(0.6 / 0.4)) == pytest.approx(0.60)
-    assert auc_of_mu(mu) == pytest.approx(0.640, abs=5e-4)
-    assert auc_of_detection_error(0.4) == pytest.approx(0.68)
-
-
-def test_a_guarantee_of_the_run_is_tighter_than_any_of_a_message() -> None:
-    of_message = Guarantee(0.51, "message", "a")
-    assert tightest(of_message, NOISE, ANSWERS) == ANSWERS
-    assert tightest(of_message, voided(ANSWERS, ("early stopping",)) or ANSWERS) == of_message
-    assert tightest() is None
 
 
 # --- features
