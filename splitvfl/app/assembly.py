@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
@@ -40,7 +41,13 @@ from splitvfl.learning.precision import narrow_dtype
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.tasks import Task, check_loss
 from splitvfl.metrics import known
-from splitvfl.party.attaching import attach_defense, check_clips, claims_in_words, promised_in_short
+from splitvfl.party.attaching import (
+    attach_defense,
+    check_clips,
+    claims_in_words,
+    label_guarantee,
+    promised_in_short,
+)
 from splitvfl.party.party import SENDING, ActiveParty, Party, PassiveParty
 from splitvfl.party.private_top import private_adam
 from splitvfl.party.recipe import Recipe
@@ -484,7 +491,15 @@ class Assembly:
             step_ms=known(run.step_ms),
             known_positives=told["known_positives"],
             known_negatives=told["known_negatives"],
-            parties={name: _party_result(run, name, more.get(name, {})) for name in watch.leaks},
+            parties={
+                name: replace(
+                    _party_result(run, name, more.get(name, {})),
+                    excess=watch.excess(name),
+                    guarantee=label_guarantee(active, name, epochs=train.epochs, own_part=self.exchange.own_part),
+                )
+                for name in watch.leaks
+            },
+            label_releases=[release.name for release in active.label_releases],
             measurements=_measurements_of(run, active.name),
             canaries=watch.worst_canaries,
             private_top=active.private_top is not None,

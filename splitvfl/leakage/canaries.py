@@ -82,6 +82,7 @@ class CanaryLeak:
             highest, which for who knows nothing is 1/k; else ``None``. The AUC is then that of the label against one
             other that is drawn for each canary: by the difference of the two scores, which of the two has the larger
             number. So it is that of a fair coin there, too.
+        figures: Of how many attacks it is the largest; the interval holds for all of them at once.
     """
 
     auc: float
@@ -90,6 +91,7 @@ class CanaryLeak:
     positives: int
     negatives: int
     top1: float | None = None
+    figures: int = 1
 
     @property
     def count(self) -> int:

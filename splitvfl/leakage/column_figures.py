@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -25,6 +27,7 @@ class ColumnShare:
         right: Of a categorical column, share of records whose category is the one that was answered.
         commonest: What answering the most frequent category for all of them gives.
         worst: The largest share in any epoch of the run; ``None``: none has ended, or the summary is older than this.
+        without: The share that the label party's own columns recover alone; ``None``: nobody looked.
     """
 
     column: str
@@ -33,11 +36,47 @@ class ColumnShare:
     right: float | None = None
     commonest: float | None = None
     worst: float | None = None
+    without: float | None = None
 
     @property
     def most(self) -> float:
         """The most that was read of it: in the last epoch, in any, or over the run."""
         return _largest(self)
+
+    def beyond(self, records: int) -> float:
+        """Return by how much :attr:`most` surely exceeds what is known without messages: the lower end of a 95 % CI.
+
+        The variance is that of a squared correlation of normal values, of a share of right answers that of a binomial
+        one; both shares are taken as independent, which makes it wider than a paired one.
+
+        Args:
+            records: Number of estimates.
+        """
+        shares = (self.most, max(0.0, self.without or 0.0))
+        return shares[0] - shares[1] - 1.96 * math.sqrt(sum(map(self._variance, shares)) / max(1, records))
+
+    def _variance(self, share: float) -> float:
+        if self.right is None or self.commonest is None:
+            inside = min(max(share, 0.0), 1.0)
+            return 4.0 * inside * (1.0 - inside) ** 2
+        others = max(1e-12, 1.0 - self.commonest)
+        right = min(1.0, self.commonest + share * others)
+        return right * (1.0 - right) / others**2
+
+
+@dataclass(frozen=True, slots=True)
+class OwnShares:
+    """What the label party's own columns recover of a partner's, without any message.
+
+    Attributes:
+        share: Share of variance, the mean over columns.
+        exact: Share of records of which every column is recovered; ``None``: it has no columns.
+        columns: Share of each column, by name.
+    """
+
+    share: float
+    exact: float | None = None
+    columns: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +179,21 @@ class ColumnReading:
         """The most that was read, the mean over columns: in the last epoch, in any, or over the run."""
         return _largest(self)
 
-    def with_own(self, share: float | None, exact: float | None) -> ColumnReading:
-        """Return it beside what the label party's own columns recover alone: share of variance, and of records."""
+    def with_own(self, own: OwnShares | None) -> ColumnReading:
+        """Return it beside what the label party's own columns recover alone; ``None``: that is not known."""
+        share, exact = (None, None) if own is None else (own.share, own.exact)
         joint = None if self.joint is None else max(one for one in (self.joint, self.most, share) if one is not None)
         together = [one for one in (self.exact_joint, self.exact, exact) if one is not None]
         exact_joint = None if self.exact_joint is None else max(together)
-        return replace(self, without_messages=share, exact_without=exact, joint=joint, exact_joint=exact_joint)
+        beside = {} if own is None else own.columns
+        return replace(
+            self,
+            without_messages=share,
+            exact_without=exact,
+            joint=joint,
+            exact_joint=exact_joint,
+            columns=[replace(one, without=beside.get(one.column)) for one in self.columns],
+        )
 
     @property
     def exact_total(self) -> float | None:

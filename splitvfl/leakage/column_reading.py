@@ -54,7 +54,7 @@ from splitvfl.hooks import (
 from splitvfl.leakage.asked_categories import NO_CATEGORIES, AskedCategories
 from splitvfl.leakage.categories import CategoryGroup, records_right
 from splitvfl.leakage.column_errors import ROUNDING, ColumnErrors, WorstEpoch
-from splitvfl.leakage.column_figures import EXACT, TOLD, ColumnReading, ColumnShare, LaterReading
+from splitvfl.leakage.column_figures import EXACT, TOLD, ColumnReading, ColumnShare, LaterReading, OwnShares
 from splitvfl.leakage.features import run_feature_attack
 from splitvfl.leakage.read_messages import HELD, ReadMessages
 from splitvfl.leakage.reconstruction import PlottedColumn
@@ -497,15 +497,13 @@ class ColumnReader:
             "it knows, and were left out"
         )
 
-    def share_of(self, estimate: Tensor, truth: Tensor) -> tuple[float, float]:
-        """Return what estimates of some records recover.
-
-        Returns:
-            The share of variance, the mean over columns, and the share of records of which every column is right.
-        """
+    def share_of(self, estimate: Tensor, truth: Tensor) -> OwnShares:
+        """Return what estimates of some records recover."""
         errors = self._errors()
         self._judge(estimate.double(), truth.double(), errors)
-        return self._mean(self._shares(errors)), errors.exact_share
+        shares = self._shares(errors)
+        columns = dict(zip(self._names, shares.tolist(), strict=True))
+        return OwnShares(self._mean(shares), errors.exact_share, columns)
 
     def _shares(self, errors: ColumnErrors) -> Tensor:
         """Return which share is recovered of each column's variance and of each group's categories.

@@ -310,7 +310,8 @@ def worst_of(keepers: Iterable[Keeper], *, level: float = 0.95) -> CanaryLeak | 
     """
     judges = list(keepers)
     leaks = [judge.canary_leak(level=1.0 - (1.0 - level) / len(judges)) for judge in judges]
-    return max((leak for leak in leaks if leak and not math.isnan(leak.auc)), key=lambda leak: leak.auc, default=None)
+    found = max((leak for leak in leaks if leak and not math.isnan(leak.auc)), key=lambda leak: leak.auc, default=None)
+    return None if found is None else replace(found, figures=len(judges))
 
 
 def known_allowed(train: Records, positives: int, negatives: int, *, classes: int | None = 2) -> tuple[int, int]:

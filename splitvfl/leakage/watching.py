@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from splitvfl.hooks import note_of, unused
+from splitvfl.hooks import note_of, reads_messages, unused
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_reading import ColumnReader
 from splitvfl.leakage.judging import Leak, ScoreKeeper, worst_of
@@ -74,6 +74,15 @@ class Watch:
         keepers = self._auditors(party) | self.keepers(party)
         leaks = {name: keeper.canary_leak() for name, keeper in keepers.items()}
         return {name: leak for name, leak in leaks.items() if leak is not None and not math.isnan(leak.auc)}
+
+    def excess(self, party: str) -> CanaryLeak | None:
+        """Return the largest canary AUC of the auditor's and all other attacks on one party's messages.
+
+        The interval holds for all of them at once; ``None`` without canaries. Attacks that read no message are no part
+        of it.
+        """
+        blind = {name for name, leak in self.leaks[party].items() if not reads_messages(leak.attack)}
+        return worst_of(keeper for name, keeper in self.keepers(party).items() if name not in blind)
 
     @property
     def worst_canaries(self) -> CanaryLeak | None:

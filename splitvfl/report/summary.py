@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from splitvfl.claims import Guarantee
 from splitvfl.config.registry import built_in
 from splitvfl.errors import CheckpointError
 from splitvfl.leakage.after_training import AfterTraining
@@ -169,6 +170,8 @@ class PartyResult:
         after_training: Attacks with its trained bottom model, by name.
         canaries: What attacks read of the canaries' labels, by name, the auditor's first; empty without canaries.
         worst_canaries: The largest canary AUC of the auditor's attacks, with an interval for all of them at once.
+        excess: The largest canary AUC of all attacks on messages, the auditor's among them, likewise.
+        guarantee: The tightest guarantee of a record's label towards it; ``None``: none.
     """
 
     attacks: dict[str, AttackResult]
@@ -189,6 +192,8 @@ class PartyResult:
     includes_features: bool = False
     total_by_chance: float | None = None
     readings: list[ColumnReading] = field(default_factory=list)
+    excess: CanaryLeak | None = None
+    guarantee: Guarantee | None = None
 
     @property
     def label_leak(self) -> LabelLeak:
@@ -246,17 +251,23 @@ class ExchangeTraits:
     Attributes:
         one_way: Whether no message of training depends on labels.
         in_headings: Whether headings name it.
+        shows_gradients: Whether a passive party gets a message for each record, in which canaries can be looked for.
     """
 
     one_way: bool = False
     in_headings: bool = True
+    shows_gradients: bool = True
 
     @classmethod
     def of(cls, exchange: Any) -> ExchangeTraits:
         """Return those of a class of exchanges; one-way stands beside the defenses: it is what they have to beat."""
         # One that is derived from another has a name of its own, and is named.
         in_headings = vars(exchange).get("in_headings", True)
-        return cls(exchange.one_way, in_headings=in_headings and not exchange.one_way)
+        return cls(
+            exchange.one_way,
+            in_headings=in_headings and not exchange.one_way,
+            shows_gradients=exchange.shows_gradients(),
+        )
 
 
 @dataclass(frozen=True)
@@ -395,6 +406,7 @@ class RunSummary:
         own_model: The joint model beside the label owner's own one; ``None`` likewise, and in summaries that were
             written before.
         no_own_model: Why there is none, as a sentence; empty where there is one, or nobody asked.
+        label_releases: What partners see beside the messages that is made from labels, by name.
         columns_solvable: Which partners' only features the label owner can compute, known before the first step.
         packing: What parties read that deviated from an encrypted exchange, and what whole plaintexts would have told.
         planned_steps: Steps that the run was to take, where it ended before its end: a passive party whose partner is
@@ -442,6 +454,7 @@ class RunSummary:
     planned_steps: int | None = None
     own_model: OwnModelResult | None = None
     no_own_model: str = ""
+    label_releases: list[str] = field(default_factory=list)
 
     @property
     def traits(self) -> ExchangeTraits:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 
 import torch
@@ -15,7 +16,7 @@ from splitvfl.hooks import Attack, hook_name, needs_of, reads_jointly, unused
 from splitvfl.leakage.after_training import own_copy
 from splitvfl.leakage.architecture import architecture_of
 from splitvfl.leakage.asked_categories import MOST_CATEGORIES, NO_CATEGORIES, AskedCategories, asked_categories
-from splitvfl.leakage.column_figures import ColumnReading
+from splitvfl.leakage.column_figures import ColumnReading, OwnShares
 from splitvfl.leakage.column_reading import ColumnReader
 from splitvfl.leakage.ridge import fit_ridge
 from splitvfl.leakage.shown_records import ShownRecords
@@ -102,17 +103,18 @@ class ColumnSeats:
         assert sent.batch.positions is not None, "batches are taken from the party's records"
         return self._own.beside(self._active.data.train.rows(sent.batch.positions).columns)
 
-    def _without_messages(self, party: str, reader: ColumnReader) -> tuple[float, float | None] | None:
+    def _without_messages(self, party: str, reader: ColumnReader) -> OwnShares | None:
         """Return what ridge regression on the label party's own columns recovers, as :meth:`ColumnReader.share_of`.
 
-        ``None`` where the attacker knows too few records, or all.
+        Without columns of its own that is the mean. ``None`` where the attacker knows too few records, or all.
         """
         own, theirs = self._active.data.train, self._passives[party].data.train
-        if not self._has_columns:
-            return 0.0, None
-        if len(reader.known) < 2 or not len(reader.followed):
-            return None
         asked = self._categories[party].beside
+        if len(reader.known) < 2 or not len(reader.followed):
+            return None if self._has_columns else OwnShares(0.0)
+        if not self._has_columns:
+            middle, truth = (asked(theirs.rows(rows).columns).cpu() for rows in (reader.known, reader.followed))
+            return replace(reader.share_of(middle.mean(dim=0).expand_as(truth), truth), share=0.0)
         known, judged = (
             (self._own.beside(own.rows(rows).columns).cpu(), asked(theirs.rows(rows).columns).cpu())
             for rows in (reader.known, reader.followed)
@@ -154,7 +156,7 @@ class _Beside:
 def readings_of(
     watch: Watch,
     party: str,
-    without_messages: Callable[[str, ColumnReader], tuple[float, float | None] | None] = lambda party, reader: None,
+    without_messages: Callable[[str, ColumnReader], OwnShares | None] = lambda party, reader: None,
 ) -> list[ColumnReading]:
     """Return what was read of one party's columns; who was never judged is listed as unavailable.
 
@@ -169,8 +171,7 @@ def readings_of(
         if (reading is None or reading.evaluation_only) and reader.unjudged:
             watch.unavailable[party][reader.name] = f"never judged by what was sent in training: {reader.unjudged}"
         if reading is not None:
-            share, exact = without_messages(party, reader) or (None, None)
-            found.append(reading.with_own(share, exact))
+            found.append(reading.with_own(without_messages(party, reader)))
     return found
 
 

@@ -260,8 +260,10 @@ class _Scored:
         if not bool(varies.any()):
             return None
         columns = [
-            ColumnShare(name, share)
-            for name, share, told in zip(party.data.numeric_names, shares.tolist(), varies.tolist(), strict=True)
+            ColumnShare(name, share, without=own_share)
+            for name, share, own_share, told in zip(
+                party.data.numeric_names, shares.tolist(), beside.tolist(), varies.tolist(), strict=True
+            )
             if told
         ]
         return ColumnReading(

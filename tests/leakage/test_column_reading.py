@@ -145,7 +145,7 @@ def test_estimating_means_recovers_nothing_whatever_is_known() -> None:
         found = one.reading()
         assert found is not None
         assert found.share == found.accumulated == 0.0
-        assert one.share_of(heavy.mean(dim=0).expand(5, -1), heavy[:5])[0] == 0.0
+        assert one.share_of(heavy.mean(dim=0).expand(5, -1), heavy[:5]).share == 0.0
 
 
 def test_a_column_that_is_the_same_in_every_judged_record_has_nothing_to_recover() -> None:

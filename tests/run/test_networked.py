@@ -297,7 +297,7 @@ def _check_readings(run: Path, own: PartyResult, whole: PartyResult, config: Exp
     assert 0.0 <= min(logged) <= max(logged) < 1.0
     if "ridge" in [attack.name for attack in config.attacks]:
         (together,) = whole.readings
-        assert reading == replace(together, without_messages=None, joint=None, exact_without=None, exact_joint=None)
+        assert reading == replace(together.with_own(None), joint=None, exact_joint=None)
     else:  # the auditor's own, who knows some records of every message
         assert reading.known_share == max(0.05, 12 / config.train.batch_size)
 

@@ -82,7 +82,7 @@ def test_a_networked_run_ends_like_the_run_in_one_process(
         # Each of them sees for itself what its one message tells, as the seat of one process has it.
         own, seen = (read_summary(tmp_path / "runs" / run).parties[name].readings for run in (name, "whole"))
         (together,) = seen
-        alone = replace(together, without_messages=None, joint=None, exact_without=None, exact_joint=None)
+        alone = replace(together.with_own(None), joint=None, exact_joint=None)
         assert own[0] == alone
         assert alone.sent_once
         assert alone.share > 0.05, "the cut is narrow and noisy, and something is read"
