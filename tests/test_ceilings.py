@@ -21,12 +21,12 @@ FOLDERS = {
     "audit": (1_200, 10),
     "claims": (600, 6),
     "cli": (2_400, 17),
-    "config": (2_700, 13),
+    "config": (2_740, 13),
     "crypto": (1_900, 26),
     "cut": (1_600, 12),
     "data": (10_500, 76),
     "defenses": (2_900, 40),
-    "errors": (90, 1),
+    "errors": (110, 1),
     "exchange": (4_900, 35),
     "hooks": (800, 1),
     "leakage": (6_110, 56),
@@ -44,7 +44,6 @@ FOLDERS = {
     "splitvfl": (120, 1),
     "system": (700, 11),
     "team": (900, 8),
-    "wording": (70, 1),
 }
 
 # Code lines of all modules that one imports, directly or not. Imports inside functions count.
@@ -62,7 +61,7 @@ CALLABLES_WITH_MANY_PARAMETERS = 17
 
 METHODS = 62  # of one class, with those that it inherits from others of the package
 HOLDERS_OF_THE_WHOLE_CONFIG = 60  # functions that take an ExperimentConfig, and types that have one
-ARROWS = 172  # from one folder to another whose modules it imports
+ARROWS = 158  # from one folder to another whose modules it imports
 
 WHY = "Take something away, or explain in the commit what a higher ceiling buys the reader."
 

@@ -15,7 +15,6 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 # list in docs/architecture.md. Plug-ins come late: nothing before them can know one.
 ORDER = (
     "errors",
-    "wording",
     "metrics",
     "system",
     "messaging",

@@ -41,7 +41,7 @@ from splitvfl.config.sections import (
 from splitvfl.config.yaml import Document
 from splitvfl.cut.memoised import KEY_BYTES, MemoisedNoise, check_memoised
 from splitvfl.data.columns import VerticalData
-from splitvfl.errors import ConfigError, DataError
+from splitvfl.errors import ConfigError, DataError, shown
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE, Reconstruction
 from splitvfl.leakage.shown_records import save_shown
@@ -60,7 +60,6 @@ from splitvfl.run.training import TrainingProgress
 from splitvfl.system.folder_lock import locked
 from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder
 from splitvfl.system.untrusted_files import write_whole
-from splitvfl.wording import shown
 
 if TYPE_CHECKING:
     from splitvfl.leakage.own_columns import OwnColumns

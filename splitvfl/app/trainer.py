@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from splitvfl.crypto.engine import Engine
-from splitvfl.errors import ArgumentError, ConfigError
+from splitvfl.errors import ArgumentError, ConfigError, shown
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.scoring import ACTIVE
 from splitvfl.exchange.split import Split
@@ -21,7 +21,6 @@ from splitvfl.privacy import PrivacyBudget
 from splitvfl.run.plan import TrainingPlan
 from splitvfl.run.saving_trainer import SavingTrainer
 from splitvfl.run.trainer import check_names
-from splitvfl.wording import shown
 
 
 class Trainer(SavingTrainer):

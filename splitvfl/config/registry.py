@@ -33,14 +33,14 @@ from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from splitvfl.config.module_sources import importable, imported, make_way, note_own, sources_in_force
 from splitvfl.config.other_names import named_so, pointers_to
+from splitvfl.config.value_types import words
 from splitvfl.config.yaml import Place, dotted, place_in
 from splitvfl.data.sets import DATA_SETS
-from splitvfl.errors import ConfigError, SplitVFLError
+from splitvfl.errors import ConfigError, SplitVFLError, shown, suggestion
 from splitvfl.exchange.base import Exchange
 from splitvfl.learning.losses import Loss
 from splitvfl.learning.optimizers import EMBEDDING_OPTIMIZERS, OPTIMIZERS
 from splitvfl.party.recipe import Recipe
-from splitvfl.wording import shown, suggestion, words
 
 PluginKind = Literal[
     "attacks", "defenses", "penalties", "models", "exchanges", "losses", "optimizers", "embedding_optimizers"

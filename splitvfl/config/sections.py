@@ -58,6 +58,7 @@ from splitvfl.claims import claims_of
 from splitvfl.config.module_sources import sources_in_force, untrusted_run
 from splitvfl.config.named import Named, NamedSection, refusal
 from splitvfl.config.registry import PluginKind, arguments_of, check_options, construct, find, resolve, unknown
+from splitvfl.config.value_types import words
 from splitvfl.config.yaml import Document, Place, parse_override, place_in, to_yaml
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Categorical, Missing, Scale
@@ -66,7 +67,7 @@ from splitvfl.data.labels import Unlabelled
 from splitvfl.data.partition import REST
 from splitvfl.data.sets import DATA_SETS, TABLES
 from splitvfl.data.shards import PLACEHOLDER
-from splitvfl.errors import ArgumentError, ConfigError, HookError, SplitVFLError
+from splitvfl.errors import ArgumentError, ConfigError, HookError, SplitVFLError, shown, suggestion
 from splitvfl.exchange.base import NO_PRIVATE_TOP, Exchange
 from splitvfl.exchange.scoring import ACTIVE, COORDINATOR
 from splitvfl.hooks import (
@@ -87,7 +88,6 @@ from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.settings import Settings
 from splitvfl.party.recipe import Count, Recipe
 from splitvfl.system.untrusted_files import UntrustedFile
-from splitvfl.wording import shown, suggestion, words
 
 __all__ = [
     "AuditConfig",

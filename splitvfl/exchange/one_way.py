@@ -42,7 +42,7 @@ from torch import Tensor
 from splitvfl.claims import claims_of
 from splitvfl.cut.views import Shown
 from splitvfl.data.columns import Records
-from splitvfl.errors import CheckpointError, ConfigError, DataError, ProtocolError
+from splitvfl.errors import CheckpointError, ConfigError, DataError, ProtocolError, shown
 from splitvfl.exchange.base import Exchange, Side
 from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, own_evaluation
 from splitvfl.exchange.kept import (
@@ -64,7 +64,6 @@ from splitvfl.messaging.conversation import Expected, Half, Outbox
 from splitvfl.messaging.json_message import awaited_note, note, read_note
 from splitvfl.messaging.messages import Message, bytes_of, dtype_named, name_of
 from splitvfl.party.party import MAX_WIDTH, ActiveParty, PassiveParty
-from splitvfl.wording import shown
 
 _MOST_MIB = 2**40  # in bytes they are counted in 64 bits
 ASKING = "kept"

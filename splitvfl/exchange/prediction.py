@@ -17,7 +17,7 @@ from torch import Tensor
 from splitvfl.crypto.sum_masks import sum_of
 from splitvfl.cut.memoised import MemoisedNoise, defended_scores
 from splitvfl.data.columns import Records
-from splitvfl.errors import ArgumentError, DataError, ProtocolError
+from splitvfl.errors import ArgumentError, DataError, ProtocolError, shown
 from splitvfl.exchange.direction import receiving_direction, sending_direction
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.exchange.parts import checked_outputs, part_to_score
@@ -38,7 +38,6 @@ from splitvfl.party.direction import awaits_direction
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.party.scorer import Scorer
 from splitvfl.party.top_model import own_input
-from splitvfl.wording import shown
 
 Part = Literal["train", "test"]
 

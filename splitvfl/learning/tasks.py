@@ -9,10 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from splitvfl.errors import ArgumentError, DataError
+from splitvfl.errors import ArgumentError, DataError, shown
 from splitvfl.learning.losses import CrossEntropy, Logistic, Loss, SquaredError, loss_name
 from splitvfl.metrics import leak_auc
-from splitvfl.wording import shown
 
 _TAKES = {"binary": "0 and 1", "multiclass": "classes 0, 1, and so on", "regression": "numbers"}
 
