@@ -26,7 +26,8 @@ from torch import Tensor
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import CheckpointError, ConfigError, ProtocolError
 from splitvfl.exchange.base import KEPT_FOLDER
-from splitvfl.messaging.messages import bytes_of, dtype_named, name_of
+from splitvfl.messaging.messages import dtype_named, name_of
+from splitvfl.system.gpu_copies import bytes_of
 from splitvfl.system.private_folder import private_folder
 from splitvfl.system.untrusted_files import UntrustedFile, open_own, write_json
 

@@ -62,8 +62,9 @@ from splitvfl.exchange.split_step import spoiled
 from splitvfl.hooks import BATCH_MIXING, Phase, all_finite, hook_name
 from splitvfl.messaging.conversation import Expected, Half, Outbox
 from splitvfl.messaging.json_message import awaited_note, note, read_note
-from splitvfl.messaging.messages import Message, bytes_of, dtype_named, name_of
+from splitvfl.messaging.messages import Message, dtype_named, name_of
 from splitvfl.party.party import MAX_WIDTH, ActiveParty, PassiveParty
+from splitvfl.system.gpu_copies import bytes_of
 
 _MOST_MIB = 2**40  # in bytes they are counted in 64 bits
 ASKING = "kept"

@@ -23,8 +23,8 @@ from splitvfl.cut.views import is_linear
 from splitvfl.errors import ConfigError, ProtocolError
 from splitvfl.hooks import all_finite, hook_name
 from splitvfl.leakage.noise_direction import noise_direction
-from splitvfl.messaging.messages import bytes_of
 from splitvfl.party.party import PassiveParty
+from splitvfl.system.gpu_copies import bytes_of
 
 DIRECTION: Final = "direction"
 """Kind of the message."""
