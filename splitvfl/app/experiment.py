@@ -97,8 +97,8 @@ def prepare(config: ExperimentConfig) -> Workbench:
         ConfigError: If settings contradict each other.
     """
     # Imported late: scikit-learn takes as long as a short run, and a party of a networked run has no use for it.
-    from splitvfl.leakage.drawing import FOLDS
     from splitvfl.leakage.own_columns import first_component_auc, own_columns_auc
+    from splitvfl.learning.drawing import FOLDS
 
     data = load_data(config)
     labels = data.active.train.labels

@@ -76,11 +76,11 @@ from splitvfl.leakage.categories import CategoryGroup, category_groups, commones
 from splitvfl.leakage.column_moments import ColumnMoments, two_valued
 from splitvfl.leakage.estimates import JudgedAttack, OwnColumn, best_first, judged_attack, own_columns
 from splitvfl.leakage.features import judge_estimate, run_feature_attack
-from splitvfl.leakage.noise_direction import noise_direction
 from splitvfl.leakage.score_equations import RANK_TOLERANCE, score_equations, score_part
 from splitvfl.leakage.unit_box import Box
 from splitvfl.leakage.view_fields import in_words
 from splitvfl.learning.losses import link_of, loss_name
+from splitvfl.learning.noise_direction import noise_direction
 from splitvfl.party.party import PassiveParty
 
 JUDGED: Final = 2_000

@@ -19,7 +19,7 @@ from splitvfl.errors import ProtocolError
 from splitvfl.exchange.parts import checked_outputs, part_to_score
 from splitvfl.exchange.prediction import parts_of
 from splitvfl.hooks import all_finite
-from splitvfl.leakage.drawing import MOST_RECORDS, drawn, drawn_of_classes
+from splitvfl.learning.drawing import MOST_RECORDS, drawn, drawn_of_classes
 from splitvfl.learning.schedule import GO_ON, Verdict
 from splitvfl.learning.tasks import Task
 from splitvfl.messaging.conversation import Expected, Half, Outbox
