@@ -8,7 +8,7 @@ gradient after the hooks is what is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, overload
@@ -334,9 +334,7 @@ class CutLayer(NotPickled, nn.Module):
         if crossing not in chains:
             hint = "; attach it to the model: model.defend(...)" if crossing == "labels" else ""
             raise ArgumentError(f"{hook_name(defense)} defends {crossing}, which do not cross at a cut layer{hint}")
-        if is_per_record(claims_of(defense)):
-            for bottom in self._bottoms:
-                refuse_batch_mixing(bottom, defense)
+        refuse_batch_mixing(self._bottoms, defense)
         for top in self._tops:
             check_top(top, defense)
         return chains[crossing].attach(defense, noise_seed_for_experiments=noise_seed_for_experiments)
@@ -493,10 +491,11 @@ def check_top(top: nn.Module, defense: Defense) -> None:
         defense.check_top(top)
 
 
-def refuse_batch_mixing(module: nn.Module, defense: Defense) -> None:
-    """Raise :class:`PrivacyError` if a layer mixes the records of a batch, which voids a per-record guarantee."""
-    layer = batch_mixing_layer(module)
-    if layer is not None:
+def refuse_batch_mixing(modules: Iterable[nn.Module], defense: Defense) -> None:
+    """Raise :class:`PrivacyError` if a defense guarantees something per record, and a layer mixes the records of a batch."""
+    if not is_per_record(claims_of(defense)):
+        return
+    for layer in filter(None, map(batch_mixing_layer, modules)):
         raise PrivacyError(
             f"{hook_name(defense)} guarantees something per record, but {layer} mixes the records of a batch; "
             "replace it (GroupNorm or LayerNorm keep records apart)"

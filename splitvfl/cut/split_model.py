@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from splitvfl.claims import claims_of, is_per_record
 from splitvfl.cut.chain import KEEP_STATE, DefenseChain, OneDraw
 from splitvfl.cut.known_labels import KnownLabels
 from splitvfl.cut.layer import Answer, CutLayer, Cuts, refuse_batch_mixing, responses_of
@@ -245,9 +244,7 @@ class SplitModel(NotPickled, nn.Module):
         """
         if crossing_of(defense) != "labels":
             return self.cut.defend(defense, noise_seed_for_experiments=noise_seed_for_experiments)
-        if is_per_record(claims_of(defense)):
-            for bottom in self.bottoms.values():
-                refuse_batch_mixing(bottom, defense)
+        refuse_batch_mixing(self.bottoms.values(), defense)
         return self.labels.attach(defense, noise_seed_for_experiments=noise_seed_for_experiments)
 
     @untraced

@@ -24,7 +24,6 @@ from splitvfl.learning.schedule import GO_ON, Verdict
 from splitvfl.learning.tasks import Task
 from splitvfl.messaging.conversation import Expected, Half, Outbox
 from splitvfl.messaging.messages import Message
-from splitvfl.metrics import saturated
 from splitvfl.party.party import SENDING, ActiveParty, Party, PassiveParty
 from splitvfl.party.top_model import own_input
 
@@ -265,7 +264,7 @@ class _Scored:
         """Return the fraction of scores that are exactly 0 or 1; ``None`` where there are none."""
         if not sum(map(len, self._labels)):
             return None
-        return saturated(task.loss.scores(torch.cat(self._outputs).float()).cpu().numpy())
+        return task.saturation(torch.cat(self._outputs).float())
 
     def figures(self, task: Task) -> dict[str, float]:
         if not sum(map(len, self._labels)):

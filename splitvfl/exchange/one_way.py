@@ -39,7 +39,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from splitvfl.claims import claims_of
 from splitvfl.cut.views import Shown
 from splitvfl.data.columns import Records
 from splitvfl.errors import CheckpointError, ConfigError, DataError, ProtocolError, shown
@@ -449,8 +448,7 @@ def _source(party: PassiveParty) -> str:
     """Return a digest of all that its activations are made of: columns, bottom, and what its defenses claim."""
     digest = hashlib.sha256()
     for phase in _PHASES:
-        claims = [(hook_name(defense), repr(claims_of(defense))) for defense in party.activation[phase]]
-        digest.update(repr(claims).encode())
+        digest.update(party.activation[phase].claimed().encode())
     for name, value in party.bottom.state_dict().items():
         digest.update(name.encode())
         if isinstance(value, Tensor):  # a module may keep more than that
