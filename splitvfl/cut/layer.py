@@ -492,7 +492,7 @@ def check_top(top: nn.Module, defense: Defense) -> None:
 
 
 def refuse_batch_mixing(modules: Iterable[nn.Module], defense: Defense) -> None:
-    """Raise :class:`PrivacyError` if a defense guarantees something per record, and a layer mixes the records of a batch."""
+    """Raise :class:`PrivacyError` if a defense guarantees something per record, and a layer mixes a batch's records."""
     if not is_per_record(claims_of(defense)):
         return
     for layer in filter(None, map(batch_mixing_layer, modules)):
