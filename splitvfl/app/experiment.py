@@ -39,13 +39,13 @@ from splitvfl.config.sections import (
     parse_config,
 )
 from splitvfl.config.yaml import Document
-from splitvfl.cut.memoised import KEY_BYTES, MemoisedNoise, check_memoised
 from splitvfl.data.columns import VerticalData
 from splitvfl.errors import ConfigError, DataError, shown
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE, Reconstruction
 from splitvfl.leakage.shown_records import save_shown
 from splitvfl.party.direction import awaits_direction, check_awaited
+from splitvfl.party.memoised import KEY_BYTES, MemoisedNoise, check_memoised
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy import Solvable, SolvableColumn
 from splitvfl.report.board_row import show_on_board

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
-from splitvfl.crypto.engine import Engine
 from splitvfl.errors import ArgumentError, ConfigError, shown
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.scoring import ACTIVE
@@ -21,6 +21,9 @@ from splitvfl.privacy import PrivacyBudget
 from splitvfl.run.plan import TrainingPlan
 from splitvfl.run.saving_trainer import SavingTrainer
 from splitvfl.run.trainer import check_names
+
+if TYPE_CHECKING:
+    from splitvfl.crypto.engine import Engine
 
 
 class Trainer(SavingTrainer):

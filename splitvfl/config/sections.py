@@ -723,7 +723,7 @@ class PredictionConfig(Settings):
         score_noise: How defenses of scores draw noise: ``fresh``, anew for every prediction, so that the mean of many
             answers has little of it; or ``memoised``, which follows from the record's logits and a secret key of who
             computes the scores, so that the same logits have the same scores in every prediction
-            (:mod:`splitvfl.cut.memoised`). All parties compute record by record then, which takes longer.
+            (:mod:`splitvfl.party.memoised`). All parties compute record by record then, which takes longer.
         direction_by: The passive party that sends who computes the scores the direction in which noise hides its
             columns best (``score-noise`` with ``direction: sent``): k numbers, which follow from its weights.
         per_record: How often a passive party lets one record be scored with the model; default: no limit.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,6 @@ from torch.autograd.function import once_differentiable
 from splitvfl.claims import claims_of, is_per_record
 from splitvfl.cut.chain import KEEP_STATE, DefenseChain, GradientDefenses, OneDraw
 from splitvfl.cut.views import GRADIENTS, ViewSource, is_linear
-from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import ArgumentError, PrivacyError
 from splitvfl.hooks import Attack, Defense, batch_mixing_layer, crossing_of, hook_name
 from splitvfl.leakage.auditing import Audit
@@ -33,6 +32,9 @@ from splitvfl.learning.compiling import leave_untraced, untraced
 from splitvfl.learning.label_gradients import Drawn, LabelGradients, LabelGradientSource, Loss
 from splitvfl.system.pickling import NotPickled
 from splitvfl.team.team import Team
+
+if TYPE_CHECKING:
+    from splitvfl.data.columns import Columns, Records
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from splitvfl.crypto.refusals import Refusals
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.cut.chain import ActivationDefenses, DefenseChain
 from splitvfl.cut.layer import CutLayer, Cuts, responses_of
-from splitvfl.cut.memoised import MemoisedNoise
 from splitvfl.cut.split_model import refuse_width
 from splitvfl.cut.views import GRADIENTS, Shown, ViewSource, is_linear
 from splitvfl.data.columns import PartyData, Records
@@ -54,6 +53,7 @@ from splitvfl.learning.schedule import EarlyStopping, Patience
 from splitvfl.learning.tasks import Binary, Task
 from splitvfl.messaging.conversation import Expected
 from splitvfl.messaging.messages import Message
+from splitvfl.party.memoised import MemoisedNoise
 from splitvfl.party.penalties import NO_PENALTIES_OF_WORKERS, NO_STATE, Penalties
 from splitvfl.party.private_top import PrivateTop
 from splitvfl.party.top_model import TopModel, own_input
