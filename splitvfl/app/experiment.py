@@ -502,7 +502,7 @@ def _write_run(
     # What an earlier part of the training told is not what this model tells.
     (folder / RECONSTRUCTION_FILE).unlink(missing_ok=True)
     if told is not None:
-        told.save(folder / RECONSTRUCTION_FILE)
+        told.keep(folder)
     summary.save(folder)
     show_on_board(summary, folder)
 
