@@ -24,12 +24,12 @@ FOLDERS = {
     "config": (2_740, 13),
     "crypto": (1_900, 26),
     "cut": (1_520, 11),
-    "data": (10_500, 76),
+    "data": (10_620, 77),
     "defenses": (2_900, 40),
     "errors": (110, 1),
     "exchange": (4_900, 35),
     "hooks": (800, 1),
-    "leakage": (6_060, 54),
+    "leakage": (5_940, 54),
     "learning": (2_520, 27),
     "messaging": (400, 5),
     "metrics": (250, 1),
@@ -61,7 +61,7 @@ CALLABLES_WITH_MANY_PARAMETERS = 17
 
 METHODS = 62  # of one class, with those that it inherits from others of the package
 HOLDERS_OF_THE_WHOLE_CONFIG = 60  # functions that take an ExperimentConfig, and types that have one
-ARROWS = 145  # from one folder to another whose modules it imports
+ARROWS = 144  # from one folder to another whose modules it imports
 
 WHY = "Take something away, or explain in the commit what a higher ceiling buys the reader."
 

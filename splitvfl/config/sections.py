@@ -60,6 +60,7 @@ from splitvfl.config.named import Named, NamedSection, refusal
 from splitvfl.config.registry import PluginKind, arguments_of, check_options, construct, find, resolve, unknown
 from splitvfl.config.value_types import words
 from splitvfl.config.yaml import Document, Place, parse_override, place_in, to_yaml
+from splitvfl.data.coin_labels import LEAST_CANARIES
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Categorical, Missing, Scale
 from splitvfl.data.id_rules import ID_RULE, RuleVersion, SplitBy
@@ -82,7 +83,6 @@ from splitvfl.hooks import (
     held_by,
     record_loss_of,
 )
-from splitvfl.leakage.canaries import LEAST_CANARIES
 from splitvfl.learning.batches import MOST_SHARDS
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.settings import Settings

@@ -23,7 +23,7 @@ from splitvfl.cut.views import GRADIENTS, ViewSource, is_linear
 from splitvfl.errors import ArgumentError, PrivacyError
 from splitvfl.hooks import Attack, Defense, batch_mixing_layer, crossing_of, hook_name
 from splitvfl.leakage.auditing import Audit
-from splitvfl.leakage.canaries import Canaries, canaries_of
+from splitvfl.leakage.canaries import canaries_of
 from splitvfl.leakage.judging import Handle, Leak
 from splitvfl.leakage.many_auditing import audit_for
 from splitvfl.leakage.message_audit import MessageAudit
@@ -34,6 +34,7 @@ from splitvfl.system.pickling import NotPickled
 from splitvfl.team.team import Team
 
 if TYPE_CHECKING:
+    from splitvfl.data.coin_labels import Canaries
     from splitvfl.data.columns import Columns, Records
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +16,15 @@ from splitvfl.cut.layer import Answer, CutLayer, Cuts, refuse_batch_mixing, resp
 from splitvfl.cut.views import ViewSource
 from splitvfl.errors import ArgumentError, PrivacyError
 from splitvfl.hooks import Attack, Defense, View, crossing_of, hook_name, needs_of
-from splitvfl.leakage.canaries import Canaries, canaries_of
+from splitvfl.leakage.canaries import canaries_of
 from splitvfl.leakage.judging import Handle, Leak
 from splitvfl.learning.compiling import leave_untraced, outside_graphs, untraced, untraced_itself
 from splitvfl.learning.label_gradients import LabelGradientSource, Loss, mean_cross_entropy
 from splitvfl.learning.precision import widened
 from splitvfl.system.pickling import NotPickled
+
+if TYPE_CHECKING:
+    from splitvfl.data.coin_labels import Canaries
 
 
 class SplitModel(NotPickled, nn.Module):

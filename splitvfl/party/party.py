@@ -20,6 +20,7 @@ from splitvfl.cut.chain import ActivationDefenses, DefenseChain
 from splitvfl.cut.layer import CutLayer, Cuts, responses_of
 from splitvfl.cut.split_model import refuse_width
 from splitvfl.cut.views import GRADIENTS, Shown, ViewSource, is_linear
+from splitvfl.data.coin_labels import CoinLabels
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.transform import transform_of
 from splitvfl.errors import ArgumentError, ConfigError, ProtocolError
@@ -35,7 +36,6 @@ from splitvfl.hooks import (
     running_totals_of,
     shifts_scores_of,
 )
-from splitvfl.leakage.canaries import CoinLabels
 from splitvfl.learning.best_weights import BestWeights
 from splitvfl.learning.losses import Logistic, link_of
 from splitvfl.learning.optimizers import (

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from splitvfl.cut.split_model import observe
+from splitvfl.data.coin_labels import CoinLabels
 from splitvfl.data.columns import Records
 from splitvfl.errors import ArgumentError, AttackRefused, ConfigError, HookError
 from splitvfl.hooks import Attack, View, hook_name, moment_of, needs_of, refusal_of, unused
 from splitvfl.leakage.after_training import SHOWN, AfterTraining, Quiz, judge_after_training, own_copy
-from splitvfl.leakage.canaries import CoinLabels
 from splitvfl.leakage.judging import Leak
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.view_fields import in_words
