@@ -28,8 +28,8 @@ FOLDERS = {
     "defenses": (2_900, 40),
     "errors": (110, 1),
     "exchange": (4_900, 35),
-    "hooks": (800, 1),
-    "leakage": (5_940, 54),
+    "hooks": (810, 1),
+    "leakage": (5_910, 53),
     "learning": (2_520, 27),
     "messaging": (400, 5),
     "metrics": (250, 1),
@@ -61,7 +61,7 @@ CALLABLES_WITH_MANY_PARAMETERS = 17
 
 METHODS = 62  # of one class, with those that it inherits from others of the package
 HOLDERS_OF_THE_WHOLE_CONFIG = 60  # functions that take an ExperimentConfig, and types that have one
-ARROWS = 144  # from one folder to another whose modules it imports
+ARROWS = 142  # from one folder to another whose modules it imports
 
 WHY = "Take something away, or explain in the commit what a higher ceiling buys the reader."
 
