@@ -60,7 +60,7 @@ from splitvfl.metrics import auc_interval, leak_auc, top_shares
 
 @dataclass(frozen=True, slots=True)
 class CanaryLeak:
-    """One attack's leak of the canaries' labels, added up over the run, in the attack's own orientation.
+    """One attack's leak of the canaries' labels, added up over the run, oriented by the records that are no canaries.
 
     Attributes:
         auc: AUC of the accumulated scores among the canaries. One that was never scored counts as a tie, in the middle.

@@ -156,6 +156,11 @@ class Keeper(Stateful, ABC):
         """The same of all records, where one that was never scored is in the middle; NaN if no record ever was."""
         return self._auc_of(*self._records.of_all()) if self.records else math.nan
 
+    @property
+    def _orientation(self) -> float:
+        """Which way scores point by the records that are no canaries: −1 where they are higher for lower labels."""
+        return -1.0 if self.accumulated_auc < 0.5 else 1.0
+
     @abstractmethod
     def _auc_of(self, sums: Floats, labels: npt.NDArray[Any], /) -> float:
         """Return the AUC of sums of records, in the attack's own orientation."""

@@ -31,6 +31,7 @@ from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CanaryLeak, with_canaries
 from splitvfl.leakage.judging import Leak, ScoreKeeper
 from splitvfl.leakage.monitor import read_metrics
+from splitvfl.leakage.number_judging import NumberKeeper
 from splitvfl.learning.label_gradients import LabelGradients, mean_cross_entropy
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.messaging.messages import Message
@@ -219,8 +220,9 @@ def test_canaries_are_added_up_apart_and_count_in_no_other_figure(left_out: floa
             sums[number] = sums.get(number, 0.0) + value
     found = keeper.canary_leak()
     assert found is not None
+    turned_back = found.auc if keeper.accumulated_auc >= 0.5 else 1.0 - found.auc
     for chosen, auc in (
-        ([number for number in sums if number in canaries.ids], found.auc),
+        ([number for number in sums if number in canaries.ids], turned_back),
         ([number for number in sums if number not in canaries.ids], keeper.tied_accumulated_auc),
     ):
         totals = torch.tensor([sums[number] for number in chosen], dtype=torch.float64)
@@ -228,6 +230,22 @@ def test_canaries_are_added_up_apart_and_count_in_no_other_figure(left_out: floa
     assert found.positives + found.negatives == sum(number in canaries.ids for number in sums)
     assert keeper.classes[0] + keeper.classes[1] == sum(number not in canaries.ids for number in sums)
     assert keeper.summary().auc == pytest.approx(np.nanmean(aucs), abs=1e-12)
+
+
+@pytest.mark.parametrize(("others", "own", "reads_all"), [(1, 1, True), (-1, -1, True), (1, -1, False), (-1, 1, False)])
+@pytest.mark.parametrize("make", [ScoreKeeper, NumberKeeper])
+def test_other_records_say_which_way_scores_point(
+    make: type[ScoreKeeper] | type[NumberKeeper], others: int, own: int, reads_all: bool
+) -> None:
+    """An attack need not know which class it scores higher, and canaries themselves do not tell it."""
+    canaries = Canaries(torch.arange(0, 200, 5))
+    keeper, ids = make(canaries=canaries), torch.arange(200)
+    labels = (ids // 5 % 2).double()
+    noise = torch.from_numpy(np.random.default_rng(3).normal(scale=0.1, size=200))
+    keeper.add(ids, torch.where(ids % 5 == 0, own, others) * (labels - 0.5) + noise, labels)
+    found = keeper.canary_leak()
+    assert found is not None
+    assert found.auc == (1.0 if reads_all else 0.0)
 
 
 def test_a_judge_from_a_checkpoint_goes_on_alike() -> None:
