@@ -302,8 +302,7 @@ class Trainer(Training):
         common: dict[str, Any] = {
             "exchange": self.exchange,
             "plan": self._training_plan.evaluation(self.active.data, self.batches),
-            "here": Rendezvous(),
-            "count": len(self._parties),
+            "here": Rendezvous(len(self._parties)),
         }
         terms = {party.name: terms_of(party.data, self._settings) for party in self._parties}
         active_name, names = self.active.name, tuple(self.passives)
