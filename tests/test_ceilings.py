@@ -29,6 +29,7 @@ FOLDERS = {
     "errors": (90, 1),
     "exchange": (4_900, 35),
     "hooks": (800, 1),
+    "lazy_names": (30, 1),
     "leakage": (6_110, 56),
     "learning": (2_400, 24),
     "messaging": (400, 5),

@@ -73,7 +73,7 @@ from splitvfl.leakage.watching import Watch
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.tasks import Task
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
-from splitvfl.privacy import Solvable
+from splitvfl.privacy.solvable import Solvable
 from splitvfl.report.board_row import show_on_board
 from splitvfl.report.own_seat import seat_lines
 from splitvfl.report.releases import keep_reserve

@@ -47,7 +47,8 @@ from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE, Reconstruction
 from splitvfl.leakage.shown_records import save_shown
 from splitvfl.party.direction import awaits_direction, check_awaited
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.privacy import Solvable, SolvableColumn
+from splitvfl.privacy.single_column import SolvableColumn
+from splitvfl.privacy.solvable import Solvable
 from splitvfl.report.board_row import show_on_board
 from splitvfl.report.releases import Reserve, keep_reserve
 from splitvfl.report.rows import counted

@@ -19,8 +19,14 @@ from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import hook_name, placed
 from splitvfl.learning.batches import Batches
 from splitvfl.party.party import PassiveParty
-from splitvfl.privacy import Solvable, SummedTraining, packed_labels, solvable_labels, sparse_labels
-from splitvfl.privacy.solvable import SolvedLabels
+from splitvfl.privacy.solvable import (
+    Solvable,
+    SolvedLabels,
+    SummedTraining,
+    packed_labels,
+    solvable_labels,
+    sparse_labels,
+)
 from splitvfl.run.trainer import Trainer
 
 # Batches, and records, that ranks are taken of.

@@ -28,7 +28,7 @@ from splitvfl.errors import ConfigError
 # Commands import what they need when they run: --help and list do not wait for torch.
 if TYPE_CHECKING:
     from splitvfl.config.sections import ExchangeSection
-    from splitvfl.privacy import Solvable
+    from splitvfl.privacy.solvable import Solvable
     from splitvfl.report.summary import RunSummary
 
 # Two that put noise on gradients and on labels; in quotes, as a shell would take the brackets for its own.
