@@ -179,7 +179,7 @@ def ending_above() -> Iterator[None]:
 
 def _end_above(summary: RunSummary, highest: float) -> None:
     """End the command with exit code 3 and a line if the worst leak AUC of a run is above the highest allowed."""
-    from splitvfl.report.rows import shown_name
+    from splitvfl.leakage.message_audit import shown_name
 
     worst, attack, partner = summary.worst
     if worst is None:
