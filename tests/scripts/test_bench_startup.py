@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -40,11 +41,12 @@ def test_every_process_is_set_against_its_own_measure(monkeypatch: pytest.Monkey
     }
 
 
-def test_the_plain_script_trains_as_the_example_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_plain_script_trains_as_the_example_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train = load_config(startup.EXAMPLE, []).train
 
-    exec(startup.PLAIN, {})
+    exec(startup.PLAIN, {"FOLDER": str(tmp_path)})
 
     assert 0.9 < float(capsys.readouterr().out) <= 1.0
     assert f"lr={train.optimizer.lr}" in startup.PLAIN
     assert f"split({train.batch_size})" in startup.PLAIN
+    assert list(tmp_path.glob("events.*"))
