@@ -29,6 +29,7 @@ FOLDERS = {
     "errors": (110, 1),
     "exchange": (4_640, 34),
     "hooks": (810, 1),
+    "lazy_names": (30, 1),
     "leakage": (5_910, 53),
     "learning": (2_520, 27),
     "messaging": (400, 5),
