@@ -29,7 +29,9 @@ FILES_NEEDED = {"credit_default": "credit_default_taiwan.parquet", "wide_deep_cr
 def cases() -> list[Any]:
     """Every example by its name; what is large is of the second tier."""
     marks = {stem: [pytest.mark.slow(reason=reason)] for stem, reason in LARGE.items()}
-    return [pytest.param(path, id=path.stem, marks=marks.get(path.stem, [])) for path in sorted(EXAMPLES.glob("*.yaml"))]
+    return [
+        pytest.param(path, id=path.stem, marks=marks.get(path.stem, [])) for path in sorted(EXAMPLES.glob("*.yaml"))
+    ]
 
 
 @pytest.mark.usefixtures("few_rounds")
