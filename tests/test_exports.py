@@ -88,6 +88,7 @@ def test_dir_shows_public_names_and_no_others() -> None:
     }
 
 
+@pytest.mark.slow(reason="imports all libraries in a new process")
 def test_every_name_that_is_shown_is_there_in_a_fresh_interpreter() -> None:
     code = "import sys, splitvfl; sys.exit(not all(hasattr(splitvfl, name) for name in dir(splitvfl)))"
 
