@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 
 from splitvfl import SplitModel
 from splitvfl.attacks import NormAttack
@@ -33,14 +34,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor 
 
 
 @pytest.fixture(autouse=True)
-def counters() -> Iterator[dict[str, Any]]:
-    """Return what the compiler counts from now on."""
-    # A second of imports, which no other test needs.
-    from torch._dynamo.utils import counters
-
+def _fresh() -> Iterator[None]:
     torch._dynamo.reset()
     counters.clear()
-    yield counters
+    yield
     torch._dynamo.reset()
 
 
@@ -64,9 +61,7 @@ def trained(model: SplitModel, forward: Callable[..., Any], steps: int = 3) -> l
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("hook", HOOKS)
-def test_a_compiled_model_trains_as_the_model_does_and_is_compiled_once(
-    hook: str, backend: str, counters: dict[str, Any]
-) -> None:
+def test_a_compiled_model_trains_as_the_model_does_and_is_compiled_once(hook: str, backend: str) -> None:
     plain, model = model_of(hook), model_of(hook)
     forward = torch.compile(model, backend=backend)
 
