@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from splitvfl.data.coin_labels import Canaries
 from splitvfl.data.columns import Records, TaskName
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import (
@@ -36,7 +37,7 @@ from splitvfl.hooks import (
     revises,
     target_of,
 )
-from splitvfl.leakage.canaries import Canaries, CanaryLeak
+from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.class_judging import ClassKeeper
 from splitvfl.leakage.keeping import Keeper, apart
 from splitvfl.leakage.leak_summary import LeakSummary

@@ -17,8 +17,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from splitvfl.data.coin_labels import NO_IDS, Canaries
 from splitvfl.errors import ArgumentError
-from splitvfl.leakage.canaries import NO_IDS, Canaries, CanaryLeak
+from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.record_sums import RecordSums
 from splitvfl.leakage.series import StepValues
