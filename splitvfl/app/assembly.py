@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from splitvfl.app.exchanges import exchange_of, said_before, task_of
 from splitvfl.app.label_horizon import LabelHorizon
 from splitvfl.app.models import Models, own_code
 from splitvfl.app.noise_plans import plan_of
+from splitvfl.app.party_results import measurements_of, party_result
 from splitvfl.app.transforms import transform_for
 from splitvfl.config.registry import built_in
 from splitvfl.config.sections import MOST_ROWS, ExperimentConfig
@@ -44,7 +44,6 @@ from splitvfl.party.attaching import (
     attach_defense,
     check_clips,
     claims_in_words,
-    label_guarantee,
     promised_in_short,
 )
 from splitvfl.party.party import SENDING, ActiveParty, Party, PassiveParty
@@ -52,7 +51,7 @@ from splitvfl.party.private_top import private_adam
 from splitvfl.party.recipe import Recipe
 from splitvfl.privacy.accounting import PrivacyBudget
 from splitvfl.report.releases import Reserve
-from splitvfl.report.summary import AttackResult, ExchangeTraits, PartyResult, RunSummary, SpentPrivacy
+from splitvfl.report.summary import ExchangeTraits, RunSummary, SpentPrivacy
 from splitvfl.run.plan import TrainingPlan
 from splitvfl.run.training import Training
 from splitvfl.team.team import Alone, Team
@@ -494,15 +493,11 @@ class Assembly:
             known_positives=told["known_positives"],
             known_negatives=told["known_negatives"],
             parties={
-                name: replace(
-                    _party_result(run, name, more.get(name, {})),
-                    excess=watch.excess(name),
-                    guarantee=label_guarantee(active, name, epochs=train.epochs, own_part=self.exchange.own_part),
-                )
+                name: party_result(run, active, self.exchange, name, epochs=train.epochs, more=more.get(name, {}))
                 for name in watch.leaks
             },
             label_releases=[release.name for release in active.label_releases],
-            measurements=_measurements_of(run, active.name),
+            measurements=measurements_of(run, active.name),
             canaries=watch.worst_canaries,
             private_top=active.private_top is not None,
             goal=config.goal,
@@ -523,23 +518,6 @@ def _first_weights(seed: int | None, *name: str) -> PartyRandom:
     if seed is None:
         return PartyRandom.entropic(torch.device("cpu"))
     return PartyRandom(derive_seed(seed, "initialisation", *name))
-
-
-def _party_result(run: Training, name: str, more: Mapping[str, Any]) -> PartyResult:
-    watch = run.watch
-    return PartyResult(
-        attacks={attack: AttackResult.of(found) for attack, found in watch.summaries(name).items()},
-        unavailable=dict(watch.unavailable[name]),
-        measurements=_measurements_of(run, name),
-        canaries=watch.canaries(name),
-        **more,
-    ).audited(watch.audits.get(name))
-
-
-def _measurements_of(run: Training, party: str) -> dict[str, float]:
-    """Return what the defenses of one party's messages logged, out of what all did."""
-    prefix = f"{party}/"
-    return {tag.removeprefix(prefix): value for tag, value in run.measurements.items() if tag.startswith(prefix)}
 
 
 def _private_top_notes(party: ActiveParty) -> list[str]:

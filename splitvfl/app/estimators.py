@@ -186,6 +186,7 @@ class _SplitEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has 
         )
         trainer.fit(epochs)
         self.noise_notes_ = list(trainer.noise_notes)
+        self.verdict_ = trainer.verdict
         self.leakage_ = _as_frame(LeakTable.of(trainer.watch, trainer.after_training).columns())
         self.epochs_, self.batch_size_ = epochs, trainer.batches.batch_size
         # Of a frame, its own: a column of lists is one of them, and several of the table.
@@ -361,6 +362,8 @@ class SplitClassifier(ClassifierMixin, _SplitEstimator):  # type: ignore[misc]
         classes_: The labels, sorted.
         leakage_: What could be read of the labels, a row per party and attack: a pandas frame where pandas is
             installed, and else an Arrow table. Columns as of :class:`~splitvfl.leakage.leak_table.LeakTable`.
+        verdict_: What is concluded, by passive party: of labels, and of its features
+            (:class:`~splitvfl.leakage.verdict.PartyVerdict`).
         epochs_: Epochs that were trained.
         batch_size_: Records in a step.
         noise_notes_: What is protected by noise that was calculated, from whom, and what is not, in sentences.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from splitvfl.run.trainer import check_names
 
 if TYPE_CHECKING:
     from splitvfl.crypto.engine import Engine
+    from splitvfl.leakage.verdict import PartyVerdict
 
 
 class Trainer(SavingTrainer):
@@ -197,6 +199,45 @@ class Trainer(SavingTrainer):
         self.account, self.overwrite = account, overwrite
         self.record, self.record_evaluations = record, record_evaluations
         self.score_by(scores_by, direction_by=direction_by)
+
+    @property
+    def verdict(self) -> dict[str, PartyVerdict]:
+        """What is concluded of the run so far, by passive party, with the usual goal: an AUC of 0.60."""
+        from splitvfl.report.summary import GOAL
+
+        return self.judged(GOAL)
+
+    def judged(self, goal: float) -> dict[str, PartyVerdict]:
+        """Return what is concluded of the run so far, by passive party: of labels, and of its features.
+
+        What partners can solve for by the shapes of their messages is known to experiments, and is no part of it here.
+
+        Args:
+            goal: The AUC that an individual label's leak is to stay below or at, from 0.5 to 1.
+
+        Raises:
+            ArgumentError: If the goal is out of its range.
+        """
+        # They are of finished runs, and need what writes these.
+        from splitvfl.app.party_results import party_result
+        from splitvfl.report.verdicts import party_verdict
+
+        epochs = max(1, math.ceil(self.step / len(self.batches)))
+        return {
+            name: party_verdict(
+                name,
+                party_result(
+                    self, self.active, self.exchange, name, epochs=epochs, more={"readings": self.column_readings(name)}
+                ),
+                goal=goal,
+                one_way=self.exchange.one_way,
+                measurable=self.exchange.shows_gradients(),
+                releases=[release.name for release in self.active.label_releases],
+                solvable=self.solvable,
+                columns_solvable=(),
+            )
+            for name in self.passives
+        }
 
 
 def _checked_exchange(given: Exchange | Mapping[str, Exchange] | None) -> Exchange | Mapping[str, Exchange]:

@@ -57,6 +57,9 @@ SMALL_MATCHED_MARGIN: Final = 0.36
 MANY_RECORDS: Final = 1_000
 """What an attack must still reach above the goal between records of equal prediction: more on few records."""
 
+HIGHEST_GOAL: Final = 1.0 - 1e-9
+"""A goal of 1 is met by everything but a sure recovery of every label."""
+
 VARIANCE_ABOVE: Final = 0.5
 EXACT_MATCHES: Final = 0.01
 """From which share of a feature's variance, or of records found exactly, features count as recovered."""
@@ -251,11 +254,11 @@ class PartyVerdict:
     """What is concluded about one passive party.
 
     Attributes:
-        labels: What it can infer of the label owner's labels.
+        labels: What it can infer of the label owner's labels; ``None`` where only its own features are known of.
         features: What others can infer of its features.
     """
 
-    labels: Verdict
+    labels: Verdict | None
     features: Verdict
 
 

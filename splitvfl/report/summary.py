@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from splitvfl.claims import Guarantee
 from splitvfl.config.registry import built_in
-from splitvfl.errors import CheckpointError
+from splitvfl.errors import ArgumentError, CheckpointError
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading
@@ -20,6 +20,7 @@ from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.membership import MembershipLeak
 from splitvfl.leakage.message_audit import MessageAudit
 from splitvfl.leakage.packed_values import PackedReading
+from splitvfl.leakage.verdict import PartyVerdict
 from splitvfl.metrics import chance_auc, known
 from splitvfl.privacy.accounting import Spent
 from splitvfl.privacy.single_column import SolvableColumn
@@ -27,6 +28,7 @@ from splitvfl.privacy.solvable import Solvable
 from splitvfl.privacy.statement import Relation
 from splitvfl.report.provenance import BEGUN_FILE, Provenance
 from splitvfl.report.releases import releases, said_of
+from splitvfl.report.verdicts import party_verdict
 from splitvfl.run.replacement import how_to_go_on
 from splitvfl.system.untrusted_files import UntrustedFile, refuse_links, write_json
 
@@ -514,6 +516,28 @@ class RunSummary:
         return [(worst, attack, name) for worst, attack, name, limit in found if worst is not None and worst >= limit]
 
     @property
+    def verdict(self) -> dict[str, PartyVerdict]:
+        """What is concluded, by passive party."""
+        return self.judged(self.goal)
+
+    def judged(self, goal: float) -> dict[str, PartyVerdict]:
+        """Return what is concluded with another goal, from 0.5 to 1, by passive party."""
+        return {
+            name: party_verdict(
+                name,
+                party,
+                goal=goal,
+                one_way=self.traits.one_way,
+                measurable=self.traits.shows_gradients,
+                releases=self.label_releases,
+                solvable=self.solvable,
+                columns_solvable=self.columns_solvable,
+                of_labels=not self.seat,
+            )
+            for name, party in self.parties.items()
+        }
+
+    @property
     def deciding(self) -> float | None:
         """The figure that decides whether it is below the goal; ``None`` if it was not judged.
 
@@ -565,10 +589,12 @@ class RunSummary:
     def save(self, folder: Path) -> None:
         """Write ``summary.json``, all at once; of a passive party's seat for its owner only.
 
-        There it holds the errors of answering means, and so the means of that party's own columns.
+        There it holds the errors of answering means, and so the means of that party's own columns. The verdict stands
+        in it for other programs; where the file is read here, its figures are judged anew.
         """
         shown = self if self.provenance is None else replace(self, provenance=replace(self.provenance, same_data=""))
-        write_json(folder / FILE_NAME, shown, end=b"", mode=0o600 if self.own_columns else 0o666)
+        said = {**asdict(shown), "verdict": {name: asdict(found) for name, found in shown.verdict.items()}}
+        write_json(folder / FILE_NAME, said, end=b"", mode=0o600 if self.own_columns else 0o666)
 
 
 def read_summary(folder: Path) -> RunSummary:
@@ -598,6 +624,10 @@ def _wrong_in(found: RunSummary) -> str:
         return f"it is {found.seat}'s own, who is not among its parties"
     if beyond := next(_beyond(asdict(found)), ""):
         return beyond
+    try:
+        _ = found.verdict
+    except ArgumentError as error:
+        return str(error)
     bare = [reading for party in found.parties.values() for reading in party.readings if not reading.columns]
     return f"what {bare[0].attack} read is of no column" if bare else ""
 

@@ -1,11 +1,13 @@
-"""What is concluded of a finished run: the one place where its figures become verdicts."""
+"""What is concluded of a run: the one place where its figures become verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.verdict import (
+    HIGHEST_GOAL,
     VARIANCE_ABOVE,
     Baseline,
     Excess,
@@ -17,42 +19,57 @@ from splitvfl.leakage.verdict import (
     feature_verdict,
     label_verdict,
 )
-from splitvfl.privacy import Solvable
-from splitvfl.report.summary import PartyResult, RunSummary
+from splitvfl.privacy import Solvable, SolvableColumn
+
+if TYPE_CHECKING:
+    from splitvfl.report.summary import PartyResult
 
 
-def verdicts(run: RunSummary, goal: float | None = None) -> Mapping[str, PartyVerdict]:
-    """Return what is concluded of a run, by passive party.
+def party_verdict(
+    name: str,
+    party: PartyResult,
+    *,
+    goal: float,
+    one_way: bool,
+    measurable: bool,
+    releases: Sequence[str],
+    solvable: Sequence[Solvable],
+    columns_solvable: Sequence[SolvableColumn],
+    of_labels: bool = True,
+) -> PartyVerdict:
+    """Return what is concluded about one passive party.
 
-    It follows from the figures of the summary alone, so that a summary from somebody else is judged here, too.
+    It follows from figures alone, so that those of somebody else's summary are judged here, too.
 
     Args:
-        run: The run.
-        goal: The AUC that an individual label's leak is to stay below, from 0.5 to below 1; the run's own by default.
+        name: The party's name.
+        party: Its figures.
+        goal: The AUC that an individual label's leak is to stay below or at, from 0.5 to 1.
+        one_way: Whether no message of the training depends on labels.
+        measurable: Whether a message comes back for each record, in which canaries can be looked for.
+        releases: What partners see beside the messages that is made from labels, by name.
+        solvable: What partners can compute of labels, known before the first step.
+        columns_solvable: Which partners' only features can be computed, likewise.
+        of_labels: Whether anything is known of labels: not in a summary that a passive party has written.
     """
-    return {
-        name: PartyVerdict(
-            labels=_of_labels(run, name, party, run.goal if goal is None else goal),
-            features=_of_features(run, name, party),
-        )
-        for name, party in run.parties.items()
-    }
-
-
-def _of_labels(run: RunSummary, name: str, party: PartyResult, goal: float) -> Verdict:
     evidence = LabelEvidence(
-        one_way=run.traits.one_way,
-        releases=tuple(run.label_releases),
+        one_way=one_way,
+        releases=tuple(releases),
         guarantee=party.guarantee,
-        solvable=_solvable(run, name),
+        solvable=_solvable(solvable, name),
         excess=_excess(party),
-        measurable=run.traits.shows_gradients,
+        measurable=measurable,
     )
+    labels = _of_labels(evidence, party, goal) if of_labels else None
+    return PartyVerdict(labels, _of_features(columns_solvable, name, party))
+
+
+def _of_labels(evidence: LabelEvidence, party: PartyResult, goal: float) -> Verdict:
     leak = party.label_leak
     known = party.own_columns_auc is not None or party.first_component_auc is not None
     return label_verdict(
         evidence,
-        goal=min(goal, 1.0 - 1e-12),
+        goal=min(goal, HIGHEST_GOAL),
         total=None if leak.total is None else Total(leak.total, leak.includes_features),
         baseline=Baseline(party.first_component_auc, party.own_columns_auc) if known else None,
     )
@@ -65,9 +82,9 @@ def _excess(party: PartyResult) -> Excess | None:
     return Excess(found.auc, low=found.low, high=found.high, canaries=found.count, figures=found.figures)
 
 
-def _solvable(run: RunSummary, name: str) -> str:
+def _solvable(found: Sequence[Solvable], name: str) -> str:
     """Return why a partner can solve for true labels, known before the first step; empty where it cannot."""
-    solved = [one for one in run.solvable if one.partner == name and one.reveals_labels]
+    solved = [one for one in found if one.partner == name and one.reveals_labels]
     if not solved:
         return ""
     return _how(max(solved, key=lambda one: one.records))
@@ -83,8 +100,8 @@ def _how(one: Solvable) -> str:
 # --- features
 
 
-def _of_features(run: RunSummary, name: str, party: PartyResult) -> Verdict:
-    solvable = next((one for one in run.columns_solvable if one.partner == name), None)
+def _of_features(found: Sequence[SolvableColumn], name: str, party: PartyResult) -> Verdict:
+    solvable = next((one for one in found if one.partner == name), None)
     recovered = [_recovered(reading) for reading in party.readings]
     exact = [share for reading in party.readings if (share := _exact_beyond(reading)) is not None]
     most = max(recovered, default=None)

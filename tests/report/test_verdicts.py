@@ -1,0 +1,174 @@
+"""What is concluded of a run: the examples that misled, and what a summary says of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from splitvfl.app.trainer import Trainer
+from splitvfl.claims import Guarantee
+from splitvfl.defenses import AsymmetricResponse
+from splitvfl.errors import CheckpointError
+from splitvfl.leakage.canaries import CanaryLeak
+from splitvfl.leakage.column_figures import ColumnReading, ColumnShare, OwnShares
+from splitvfl.leakage.verdict import Baseline, Total
+from splitvfl.privacy import SummedTraining, solvable_labels
+from splitvfl.report.summary import ExchangeTraits, PartyResult, RunSummary, read_summary
+from tests.builders import small_trainer
+from tests.report.test_tables import party, result, run
+
+ANSWERS = Guarantee(0.60, "run", "asymmetric-response")
+NEAR = CanaryLeak(0.60, 0.52, 0.68, 150, 150, figures=3)
+LOUD = CanaryLeak(0.98, 0.95, 0.995, 150, 150, figures=3)
+
+
+def of_labels(found: RunSummary) -> tuple[str, str]:
+    (verdict,) = found.verdict.values()
+    assert verdict.labels is not None
+    return verdict.labels.state, verdict.labels.row
+
+
+def telecom(**changes: object) -> RunSummary:
+    """Return a run whose partner is read with an AUC of 0.98 by an attack on messages."""
+    return run(parties={"telecom": replace(party(norm=result(0.98)), **changes)})  # type: ignore[arg-type]
+
+
+def test_undefended_labels_are_above_the_goal_with_canaries_and_undecided_without() -> None:
+    assert of_labels(telecom(excess=LOUD)) == ("above-goal", "excess-above")
+    assert of_labels(telecom()) == ("inconclusive", "undecided")
+
+
+def test_a_guarantee_at_the_goal_is_below_it_whatever_the_interval_is() -> None:
+    assert of_labels(telecom(guarantee=ANSWERS, excess=NEAR)) == ("below-goal", "guarantee")
+    assert of_labels(telecom(excess=NEAR)) == ("inconclusive", "excess-undecided")
+
+
+def test_a_guarantee_above_the_goal_does_not_decide() -> None:
+    noise = replace(ANSWERS, auc=0.64)
+    assert of_labels(telecom(guarantee=noise, excess=NEAR)) == ("inconclusive", "excess-undecided")
+    assert of_labels(replace(telecom(guarantee=noise, excess=NEAR), goal=0.65)) == ("below-goal", "guarantee")
+
+
+def test_what_is_made_from_labels_voids_a_guarantee_and_one_way() -> None:
+    void = replace(ANSWERS, void=("early stopping",))
+    assert of_labels(telecom(guarantee=void, excess=NEAR)) == ("inconclusive", "excess-undecided")
+    one_way = replace(
+        telecom(), exchange="one-way", exchange_traits=ExchangeTraits(one_way=True, shows_gradients=False)
+    )
+    assert of_labels(one_way) == ("no-label-dependent-message", "one-way")
+    assert of_labels(replace(one_way, label_releases=["early stopping"])) == ("inconclusive", "undecided")
+
+
+def test_labels_that_can_be_solved_for_are_above_the_goal_though_nothing_was_measured() -> None:
+    training = SummedTraining(records=400, batch_size=16, epochs=2)
+    found = list(solvable_labels("telecom", training, 32))
+    sums = replace(telecom(), solvable=found, exchange_traits=ExchangeTraits(shows_gradients=False))
+    assert of_labels(sums) == ("above-goal", "solvable")
+    (verdict,) = sums.verdict.values()
+    assert verdict.labels is not None
+    assert verdict.labels.reason == "batch of 16 records ≤ 32 features: telecom solves every label"
+    assert of_labels(replace(sums, solvable=[])) == ("inconclusive", "undecided")
+
+
+def test_total_and_baseline_stand_beside_the_state() -> None:
+    found = replace(
+        party(norm=result(0.98)), total=0.9, includes_features=True, first_component_auc=0.57, own_columns_auc=0.77
+    )
+    (verdict,) = run(parties={"lab": found}).verdict.values()
+    assert verdict.labels is not None
+    assert verdict.labels.total == Total(0.98, includes_features=True)
+    assert verdict.labels.baseline == Baseline(without_labels=0.57, with_labels=0.77)
+    (over_a_network,) = run(parties={"lab": PartyResult({})}).verdict.values()
+    assert over_a_network.labels is not None
+    assert (over_a_network.labels.total, over_a_network.labels.baseline) == (None, None)
+
+
+def read(share: float, without: float | None, records: int = 1000, **changes: float) -> ColumnReading:
+    return ColumnReading("ridge", 0.05, share, 1, records, [ColumnShare("age", share, without=without)], **changes)
+
+
+@pytest.mark.parametrize(
+    ("reading", "state"),
+    [
+        (read(0.95, 0.1), "above-goal"),
+        (read(0.95, 0.6), "inconclusive"),  # the label owner's own columns recover most of it
+        (read(0.56, 0.0, records=30), "inconclusive"),  # too few records to say so
+        (read(0.56, 0.0, records=30_000), "above-goal"),
+        (read(0.2, 0.0, exact=0.5), "above-goal"),
+        (read(0.2, 0.0, exact=0.5, exact_without=0.495), "inconclusive"),
+        (read(0.2, None), "inconclusive"),
+    ],
+)
+def test_features_are_above_the_goal_by_what_messages_add(reading: ColumnReading, state: str) -> None:
+    (verdict,) = run(parties={"lab": PartyResult({}, readings=[reading])}).verdict.values()
+    assert verdict.features.state == state
+
+
+def test_own_columns_stand_beside_each_feature() -> None:
+    found = read(0.95, None).with_own(OwnShares(0.3, None, {"age": 0.6}))
+    assert found.columns[0].without == 0.6
+    assert found.with_own(None).columns[0].without is None
+
+
+# --- where it is kept
+
+
+def test_a_summary_holds_its_verdict_and_one_that_was_changed_is_judged_anew(tmp_path: Path) -> None:
+    telecom(guarantee=ANSWERS, excess=NEAR).save(tmp_path)
+    path = tmp_path / "summary.json"
+    held = json.loads(path.read_text())
+    labels = held["verdict"]["telecom"]["labels"]
+    assert labels["state"] == "below-goal"
+    assert labels["excess"] | {"figures": 3} == {
+        "value": 0.6,
+        "low": 0.52,
+        "high": 0.68,
+        "canaries": 300,
+        "figures": 3,
+    }
+    assert labels["guarantee"]["auc"] == 0.6
+    expected = {"state", "guarantee", "excess", "total", "baseline", "knowledge_gain", "reason", "decided_by"}
+    assert expected <= labels.keys()
+    assert expected <= held["verdict"]["telecom"]["features"].keys()
+
+    held["parties"]["telecom"]["guarantee"] = None
+    path.write_text(json.dumps(held))
+    assert of_labels(read_summary(tmp_path)) == ("inconclusive", "excess-undecided")
+
+
+def test_figures_that_no_run_has_are_refused(tmp_path: Path) -> None:
+    telecom(excess=NEAR).save(tmp_path)
+    path = tmp_path / "summary.json"
+    held = json.loads(path.read_text())
+    held["parties"]["telecom"]["excess"]["low"] = 0.7
+    path.write_text(json.dumps(held))
+    with pytest.raises(CheckpointError, match="low <= value <= high"):
+        read_summary(tmp_path)
+
+
+def test_a_passive_partys_own_summary_says_nothing_of_labels() -> None:
+    (verdict,) = replace(telecom(), seat="telecom").verdict.values()
+    assert verdict.labels is None
+
+
+def test_a_trainer_in_python_concludes_alike() -> None:
+    def judged(*defenses: AsymmetricResponse) -> Trainer:
+        made = small_trainer(sizes={"train": 200, "test": 40}, batch_size=50, canaries=60, defenses=defenses)
+        made.fit(2)
+        return made
+
+    plain, defended = judged(), judged(AsymmetricResponse(detection_error=0.4))
+    (found,) = plain.verdict.values()
+    assert found.labels is not None
+    assert found.labels.guarantee is None
+    assert found.labels.excess is not None
+    assert found.labels.excess.canaries == 60
+    (found,) = defended.verdict.values()
+    assert found.labels is not None
+    assert (found.labels.state, found.labels.row) == ("below-goal", "guarantee")
+    (found,) = defended.judged(0.55).values()
+    assert found.labels is not None
+    assert found.labels.row != "guarantee"
