@@ -496,6 +496,7 @@ class Assembly:
                 name: party_result(run, active, self.exchange, name, epochs=train.epochs, more=more.get(name, {}))
                 for name in watch.leaks
             },
+            label_owner=active.name,
             label_releases=[release.name for release in active.label_releases],
             measurements=measurements_of(run, active.name),
             canaries=watch.worst_canaries,

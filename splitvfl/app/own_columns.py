@@ -77,6 +77,7 @@ def own_summary(
         test_loss=None,
         step_ms=known(run.step_ms),
         known_positives=0,
+        label_owner=config.active,
         parties={run.name: PartyResult({}, unavailable=unavailable, features=features, readings=readings)},
         goal=config.goal,
         planned_steps=run.settings.schedule.steps if run.is_broken_off else None,

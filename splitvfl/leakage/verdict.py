@@ -327,7 +327,7 @@ def _by_table(evidence: LabelEvidence, goal: float) -> Verdict:
         )
     if not evidence.measurable:
         return Verdict("inconclusive", "undecided", "the excess cannot be measured in this protocol", "a guarantee")
-    return Verdict("inconclusive", "undecided", "not measured", "canaries (`audit.canaries`, `--audit-twin`)")
+    return Verdict("inconclusive", "undecided", "not measured", "canaries (audit.canaries)")
 
 
 def _against_bound(bound: Guarantee, excess: Excess | None, goal: float) -> Verdict | None:
@@ -336,7 +336,7 @@ def _against_bound(bound: Guarantee, excess: Excess | None, goal: float) -> Verd
     if distance > CONTRADICT:
         return Verdict("above-goal", "contradicted", "guarantee contradicted: report this as a bug")
     if distance > DISAGREE:
-        return Verdict("inconclusive", "disagreement", "guarantee and measurement disagree", "another run: repeat it")
+        return Verdict("inconclusive", "disagreement", "guarantee and measurement disagree", "another run")
     if bound.auc > goal + ROUNDING:
         return None
     return Verdict(
@@ -362,9 +362,9 @@ def _by_excess(excess: Excess, goal: float) -> Verdict:
         return Verdict("below-goal", "excess-below", found)
     needed = excess.needed(goal)
     enough = (
-        "no number of canaries: the excess is the goal itself; only a guarantee decides it"
+        "only a guarantee: the excess is the goal itself, and no number of canaries decides that"
         if needed is None
-        else f"about {max(needed, excess.canaries + 1):,} canaries decide it in nine runs of ten"
+        else f"about {max(needed, excess.canaries + 1):,} canaries, in nine runs of ten"
     )
     return Verdict("inconclusive", "excess-undecided", found, enough)
 

@@ -415,6 +415,7 @@ class RunSummary:
         own_model: The joint model beside the label owner's own one; ``None`` likewise, and in summaries that were
             written before.
         no_own_model: Why there is none, as a sentence; empty where there is one, or nobody asked.
+        label_owner: The party with the labels; empty in summaries that were written before.
         label_releases: What partners see beside the messages that is made from labels, by name.
         columns_solvable: Which partners' only features the label owner can compute, known before the first step.
         packing: What parties read that deviated from an encrypted exchange, and what whole plaintexts would have told.
@@ -463,6 +464,7 @@ class RunSummary:
     planned_steps: int | None = None
     own_model: OwnModelResult | None = None
     no_own_model: str = ""
+    label_owner: str = ""
     label_releases: list[str] = field(default_factory=list)
 
     @property
