@@ -116,13 +116,13 @@ def noting(told: set[str], tell: Callable[[str], None]) -> Callable[[str], None]
 
 def print_run(summary: RunSummary, *, explain: bool, told: Collection[str], folder: Path) -> None:
     """Print what a finished run has found; its notes without those that were told before."""
-    from splitvfl.report.brief import brief
     from splitvfl.report.findings import sending_note, stopping_note, verdict
+    from splitvfl.report.first_screen import first_screen
     from splitvfl.report.summary import FILE_NAME
     from splitvfl.report.tables import summary_table
 
     console = output_console()
-    console.print(brief([summary]))
+    console.print(first_screen(summary))
     console.print()
     noted = summary.feature_notes
     said = [verdict(summary), stopping_note(summary), sending_note(summary)]
