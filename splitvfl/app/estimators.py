@@ -363,7 +363,7 @@ class SplitClassifier(ClassifierMixin, _SplitEstimator):  # type: ignore[misc]
         leakage_: What could be read of the labels, a row per party and attack: a pandas frame where pandas is
             installed, and else an Arrow table. Columns as of :class:`~splitvfl.leakage.leak_table.LeakTable`.
         verdict_: What is concluded, by passive party: of labels, and of its features
-            (:class:`~splitvfl.leakage.verdict.PartyVerdict`).
+            (:class:`~splitvfl.report.verdict.PartyVerdict`).
         epochs_: Epochs that were trained.
         batch_size_: Records in a step.
         noise_notes_: What is protected by noise that was calculated, from whom, and what is not, in sentences.

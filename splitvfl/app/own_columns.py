@@ -14,7 +14,8 @@ from splitvfl.learning.losses import link_of
 from splitvfl.metrics import known
 from splitvfl.party.attaching import claims_in_words, promised_in_short
 from splitvfl.party.party import PassiveParty
-from splitvfl.report.summary import ExchangeTraits, PartyResult, RunSummary
+from splitvfl.report.party_result import PartyResult
+from splitvfl.report.summary import ExchangeTraits, RunSummary
 from splitvfl.run.column_seats import readings_of
 from splitvfl.run.feature_seats import own_feature_leaks
 from splitvfl.run.feature_systems import LabelParty

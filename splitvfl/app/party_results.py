@@ -10,7 +10,7 @@ from typing import Any
 from splitvfl.exchange.base import Exchange
 from splitvfl.party.attaching import label_guarantee
 from splitvfl.party.party import ActiveParty
-from splitvfl.report.summary import AttackResult, PartyResult
+from splitvfl.report.party_result import AttackResult, PartyResult
 from splitvfl.run.training import Training
 
 

@@ -25,7 +25,7 @@ from splitvfl.run.trainer import check_names
 
 if TYPE_CHECKING:
     from splitvfl.crypto.engine import Engine
-    from splitvfl.leakage.verdict import PartyVerdict
+    from splitvfl.report.verdict import PartyVerdict
 
 
 class Trainer(SavingTrainer):
@@ -220,24 +220,23 @@ class Trainer(SavingTrainer):
         """
         # They are of finished runs, and need what writes these.
         from splitvfl.app.party_results import party_result
-        from splitvfl.report.verdicts import party_verdict
+        from splitvfl.report.verdicts import RunFacts, party_verdict
 
         epochs = max(1, math.ceil(self.step / len(self.batches)))
-        return {
-            name: party_verdict(
-                name,
-                party_result(
-                    self, self.active, self.exchange, name, epochs=epochs, more={"readings": self.column_readings(name)}
-                ),
-                goal=goal,
-                one_way=self.exchange.one_way,
-                measurable=self.exchange.shows_gradients(),
-                releases=[release.name for release in self.active.label_releases],
-                solvable=self.solvable,
-                columns_solvable=(),
+        facts = RunFacts(
+            goal=goal,
+            one_way=self.exchange.one_way,
+            measurable=self.exchange.shows_gradients(),
+            releases=[release.name for release in self.active.label_releases],
+            solvable=self.solvable,
+        )
+        figures = {
+            name: party_result(
+                self, self.active, self.exchange, name, epochs=epochs, more={"readings": self.column_readings(name)}
             )
             for name in self.passives
         }
+        return {name: party_verdict(name, found, facts) for name, found in figures.items()}
 
 
 def _checked_exchange(given: Exchange | Mapping[str, Exchange] | None) -> Exchange | Mapping[str, Exchange]:

@@ -25,6 +25,7 @@ from splitvfl.report.findings import (
     unavailable_notes,
 )
 from splitvfl.report.own_seat import seat_lines
+from splitvfl.report.party_result import PartyResult
 from splitvfl.report.rows import (
     DefenseRow,
     Estimate,
@@ -41,7 +42,7 @@ from splitvfl.report.rows import (
     with_parties,
     written,
 )
-from splitvfl.report.summary import PartyResult, RunSummary, metric_name
+from splitvfl.report.summary import RunSummary, metric_name
 
 BRIEF_WIDTH = 60
 """Columns that the table takes, at most."""

@@ -29,6 +29,7 @@ from splitvfl.report.drawing import (
     settle,
 )
 from splitvfl.report.findings import figure
+from splitvfl.report.party_result import AttackResult, PartyResult
 from splitvfl.report.rows import (
     DefenseRow,
     Estimate,
@@ -38,7 +39,7 @@ from splitvfl.report.rows import (
     rows_by_defense,
     with_parties,
 )
-from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
+from splitvfl.report.summary import RunSummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -23,6 +23,7 @@ from splitvfl.leakage.message_audit import WITHOUT_FEATURES, shown_name
 from splitvfl.metrics import chance_of_largest, oriented, turned_round
 from splitvfl.report.most_read import most_read, sent_when
 from splitvfl.report.own_seat import seat_verdict
+from splitvfl.report.party_result import AttackResult, PartyResult
 from splitvfl.report.read_words import (
     beside_own,
     counting,
@@ -47,7 +48,7 @@ from splitvfl.report.rows import (
     rows_by_defense,
     with_parties,
 )
-from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
+from splitvfl.report.summary import RunSummary
 
 VISIBLE = 0.9
 PARTLY_VISIBLE = 0.7

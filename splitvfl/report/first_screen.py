@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from splitvfl.leakage.verdict import Excess, State, Verdict
 from splitvfl.report.summary import OwnModelResult, RunSummary
+from splitvfl.report.verdict import Excess, State, Verdict
 
 STATES: Final[dict[State, tuple[str, str]]] = {
     "no-label-dependent-message": ("NO LABEL-DEPENDENT MESSAGE", "bold blue"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from splitvfl.leakage.column_figures import TOLD, ColumnReading, ColumnShare
-from splitvfl.report.summary import PartyResult
+from splitvfl.report.party_result import PartyResult
 
 _FAR: Final = 0.5  # of the most: so little in the last epoch is said
 

@@ -20,7 +20,8 @@ from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.label_leak import largest
 from splitvfl.leakage.message_audit import shown_name
 from splitvfl.metrics import turned_round
-from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
+from splitvfl.report.party_result import AttackResult, PartyResult
+from splitvfl.report.summary import RunSummary
 from splitvfl.system.untrusted_files import decoded
 
 AUDITOR = Audit.name

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from splitvfl.leakage.column_figures import ColumnReading
-from splitvfl.leakage.verdict import (
+from splitvfl.privacy import Solvable, SolvableColumn
+from splitvfl.report.party_result import PartyResult
+from splitvfl.report.verdict import (
     HIGHEST_GOAL,
     VARIANCE_ABOVE,
     Baseline,
@@ -19,31 +21,13 @@ from splitvfl.leakage.verdict import (
     feature_verdict,
     label_verdict,
 )
-from splitvfl.privacy import Solvable, SolvableColumn
-
-if TYPE_CHECKING:
-    from splitvfl.report.summary import PartyResult
 
 
-def party_verdict(
-    name: str,
-    party: PartyResult,
-    *,
-    goal: float,
-    one_way: bool,
-    measurable: bool,
-    releases: Sequence[str],
-    solvable: Sequence[Solvable],
-    columns_solvable: Sequence[SolvableColumn],
-    of_labels: bool = True,
-) -> PartyVerdict:
-    """Return what is concluded about one passive party.
+@dataclass(frozen=True)
+class RunFacts:
+    """What bears on the verdicts about all passive parties of a run.
 
-    It follows from figures alone, so that those of somebody else's summary are judged here, too.
-
-    Args:
-        name: The party's name.
-        party: Its figures.
+    Attributes:
         goal: The AUC that an individual label's leak is to stay below or at, from 0.5 to 1.
         one_way: Whether no message of the training depends on labels.
         measurable: Whether a message comes back for each record, in which canaries can be looked for.
@@ -52,16 +36,39 @@ def party_verdict(
         columns_solvable: Which partners' only features can be computed, likewise.
         of_labels: Whether anything is known of labels: not in a summary that a passive party has written.
     """
+
+    goal: float
+    one_way: bool
+    measurable: bool
+    releases: Sequence[str]
+    solvable: Sequence[Solvable] = ()
+    columns_solvable: Sequence[SolvableColumn] = ()
+    of_labels: bool = True
+
+
+def party_verdict(name: str, party: PartyResult, run: RunFacts) -> PartyVerdict:
+    """Return what is concluded about one passive party.
+
+    It follows from figures alone, so that those of somebody else's summary are judged here, too.
+
+    Args:
+        name: The party's name.
+        party: Its figures.
+        run: What bears on all parties of the run.
+
+    Raises:
+        ArgumentError: If the goal or a figure is out of its range.
+    """
     evidence = LabelEvidence(
-        one_way=one_way,
-        releases=tuple(releases),
+        one_way=run.one_way,
+        releases=tuple(run.releases),
         guarantee=party.guarantee,
-        solvable=_solvable(solvable, name),
+        solvable=_solvable(run.solvable, name),
         excess=_excess(party),
-        measurable=measurable,
+        measurable=run.measurable,
     )
-    labels = _of_labels(evidence, party, goal) if of_labels else None
-    return PartyVerdict(labels, _of_features(columns_solvable, name, party))
+    labels = _of_labels(evidence, party, run.goal) if run.of_labels else None
+    return PartyVerdict(labels, _of_features(run.columns_solvable, name, party))
 
 
 def _of_labels(evidence: LabelEvidence, party: PartyResult, goal: float) -> Verdict:

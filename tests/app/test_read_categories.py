@@ -14,7 +14,8 @@ import pytest
 from splitvfl.app.activation_forecast import DRAWS, forecast_activations
 from splitvfl.cli import main
 from splitvfl.config.sections import load_config
-from splitvfl.report.summary import PartyResult, RunSummary, read_summary
+from splitvfl.report.party_result import PartyResult
+from splitvfl.report.summary import RunSummary, read_summary
 from tests.run.parties import free_ports
 
 FILE = """

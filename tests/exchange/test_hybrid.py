@@ -24,7 +24,7 @@ from splitvfl.exchange.paillier import InsecureEncryption
 from splitvfl.hooks import Secrets, View
 from splitvfl.messaging.conversation import admit, converse
 from splitvfl.messaging.messages import Message
-from splitvfl.report.summary import AttackResult
+from splitvfl.report.party_result import AttackResult
 from splitvfl.run.trainer import Trainer
 from tests.builders import take_step
 from tests.exchange.logistic import RATE, SHORT, descend, exact_coefficient, taylor_coefficient, trainer_of, weights_of

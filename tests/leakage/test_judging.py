@@ -28,7 +28,7 @@ from splitvfl.leakage.leak_summary import LeakSummary, nanmax
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning import records
 from splitvfl.metrics import leak_auc
-from splitvfl.report.summary import AttackResult, PartyResult
+from splitvfl.report.party_result import AttackResult, PartyResult
 from splitvfl.run import checkpoint
 
 Step = tuple[Tensor, Tensor, Tensor]

@@ -13,7 +13,8 @@ from tensorboard.plugins.hparams import metadata
 from splitvfl.leakage.board import LAYOUT
 from splitvfl.leakage.monitor import Monitor, read_metrics
 from splitvfl.report.board_row import show_on_board
-from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
+from splitvfl.report.party_result import AttackResult, PartyResult
+from splitvfl.report.summary import RunSummary
 
 
 def summary(**changed: object) -> RunSummary:

@@ -13,8 +13,9 @@ from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.report.brief import BRIEF_WIDTH, brief, compared_brief, two_lines
 from splitvfl.report.findings import advice, verdict
+from splitvfl.report.party_result import PartyResult
 from splitvfl.report.rows import group_runs
-from splitvfl.report.summary import OwnModelResult, PartyResult, RunSummary
+from splitvfl.report.summary import OwnModelResult, RunSummary
 from tests.report.test_tables import party, result, run
 
 

@@ -7,13 +7,14 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from splitvfl.leakage.column_figures import ColumnReading, ColumnShare
+from splitvfl.leakage.column_figures import ColumnReading, ColumnShare, OwnShares
 from splitvfl.leakage.features import ColumnLeak, FeatureLeak
 from splitvfl.report.brief import compared_brief
 from splitvfl.report.findings import columns_read
 from splitvfl.report.most_read import most_read
 from splitvfl.report.own_seat import _reading, seat_lines, seat_verdict
-from splitvfl.report.summary import PartyResult, read_summary
+from splitvfl.report.party_result import PartyResult
+from splitvfl.report.summary import read_summary
 from splitvfl.report.tables import comparison_table, summary_table
 from tests.report.test_report import page_of, run, text_of
 from tests.report.test_tables import printed
@@ -147,7 +148,7 @@ def test_a_summary_of_before_there_were_worst_epochs_is_read(tmp_path: Path) -> 
 
 
 def test_own_columns_both_together_and_whole_records_are_said_everywhere(tmp_path: Path) -> None:
-    reading = replace(SPOILED, joint=0.39, exact=0.1, exact_joint=0.2).with_own(0.3, 0.15)
+    reading = replace(SPOILED, joint=0.39, exact=0.1, exact_joint=0.2).with_own(OwnShares(0.3, 0.15))
     assert (reading.joint, reading.exact_joint) == (0.42, 0.2), "who has both may leave one aside"
     found = run(parties={"lab": PartyResult({}, readings=[reading])})
     assert re.search(r"lab\s+ridge\s+42%\s+30%\s+42%\s+20%\s+2 of 3", printed(summary_table([found])))

@@ -25,10 +25,11 @@ from splitvfl.report import figures
 from splitvfl.report.audit_page import write_audit_page
 from splitvfl.report.findings import columns_read
 from splitvfl.report.own_seat import seat_lines, seat_verdict
+from splitvfl.report.party_result import AttackResult, PartyResult
 from splitvfl.report.provenance import PartyRecord, Provenance
 from splitvfl.report.report import finished_runs, unfinished_runs, write_report
 from splitvfl.report.rows import group_runs, rows_by_defense
-from splitvfl.report.summary import AttackResult, PartyResult, RunSummary, read_summary
+from splitvfl.report.summary import RunSummary, read_summary
 from tests.report.test_audit_page import PROMISED, audit
 
 EVIL = "<script>alert('x')</script> & \"$\\frac{1}$\" {{ 7*7 }}"

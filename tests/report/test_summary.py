@@ -13,9 +13,10 @@ import pytest
 from splitvfl.errors import CheckpointError
 from splitvfl.exchange.split import Split
 from splitvfl.leakage.column_figures import ColumnReading, ColumnShare
+from splitvfl.report.party_result import PartyResult
 from splitvfl.report.read_words import with_share
 from splitvfl.report.report import write_report
-from splitvfl.report.summary import ExchangeTraits, PartyResult, read_summary
+from splitvfl.report.summary import ExchangeTraits, read_summary
 from tests.report.test_board_row import summary
 
 

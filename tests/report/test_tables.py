@@ -18,9 +18,10 @@ from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading, ColumnShare
 from splitvfl.leakage.features import ColumnLeak, FeatureLeak
 from splitvfl.report.findings import advice, below, blind_half_width, headline, stopping_note, total_notes
+from splitvfl.report.party_result import AttackResult, PartyResult
 from splitvfl.report.provenance import Provenance
 from splitvfl.report.rows import attack_names, attack_result, estimate, group_runs, rows_by_defense, written
-from splitvfl.report.summary import AttackResult, ExchangeTraits, PartyResult, RunSummary, read_summary
+from splitvfl.report.summary import ExchangeTraits, RunSummary, read_summary
 from splitvfl.report.tables import comparison_table, summary_table, verdict
 
 
@@ -761,7 +762,11 @@ def test_runs_with_a_private_top_are_not_averaged_with_those_without() -> None:
 
 def test_reports_say_of_an_exchange_what_it_says_of_itself(tmp_path: Path) -> None:
     silent = {"telecom": PartyResult({}, own_columns_auc=0.77)}
-    own = run(exchange="own", exchange_traits=ExchangeTraits(one_way=True, in_headings=False), parties=silent)
+    own = run(
+        exchange="own",
+        exchange_traits=ExchangeTraits(one_way=True, in_headings=False, shows_gradients=False),
+        parties=silent,
+    )
     assert own.label == "own"
     assert headline(own).startswith("Labels: no message of training depends on them;")
     assert group_runs([own])[0].title == "digits, mlp"

@@ -37,7 +37,8 @@ from splitvfl.learning.batches import Batches
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.report.findings import columns_read
-from splitvfl.report.summary import PartyResult, read_summary
+from splitvfl.report.party_result import PartyResult
+from splitvfl.report.summary import read_summary
 from splitvfl.run.column_seats import read_own_columns
 from tests.builders import linear_trainer, party_data, same, seeded, small_trainer, top_model, weights
 from tests.report.test_report import run as report_run

@@ -16,7 +16,8 @@ from splitvfl.app.saved_model import load_half
 from splitvfl.cli import main
 from splitvfl.config.sections import ExperimentConfig, load_config
 from splitvfl.net.certs import make_certificates
-from splitvfl.report.summary import PartyResult, read_summary
+from splitvfl.report.party_result import PartyResult
+from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint
 from tests.run.parties import SHORT_KEYS, finished, free_ports, same_weights, start_party, weights_of
 

@@ -64,7 +64,8 @@ from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.message_audit import AUDITORS
 from splitvfl.metrics import leak_auc
-from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
+from splitvfl.report.party_result import AttackResult, PartyResult
+from splitvfl.report.summary import RunSummary
 
 LABEL_ATTACKS = sorted(
     name

@@ -29,8 +29,9 @@ from splitvfl.config.sections import parse_config, parse_defenses
 from splitvfl.errors import SplitVFLError
 from splitvfl.leakage.message_audit import AUDITORS
 from splitvfl.metrics import chance_of_largest
+from splitvfl.report.party_result import AttackResult, PartyResult
 from splitvfl.report.rows import attack_names, attack_result
-from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
+from splitvfl.report.summary import RunSummary
 
 TITLE = "Classes and numbers"
 

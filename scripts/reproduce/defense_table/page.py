@@ -42,7 +42,8 @@ from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.shares import Kept
 from splitvfl.config.registry import built_in
 from splitvfl.leakage.message_audit import AUDITORS
-from splitvfl.report.summary import AttackResult, RunSummary
+from splitvfl.report.party_result import AttackResult
+from splitvfl.report.summary import RunSummary
 
 NOTHING = "nothing is sent"
 MADE_WITHOUT = "<!-- made without -->"

@@ -29,7 +29,8 @@ from scripts.reproduce.shared.shares import Kept, kept
 from splitvfl.config.sections import HookConfig, parse_defenses
 from splitvfl.leakage.message_audit import AUDITORS
 from splitvfl.privacy import gaussian_mu
-from splitvfl.report.summary import PartyResult, RunSummary
+from splitvfl.report.party_result import PartyResult
+from splitvfl.report.summary import RunSummary
 
 # It scores records by the model's own prediction, so it tells how much was learned, whatever the defense.
 PREDICTION = "readout"

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from splitvfl.claims import Guarantee
 from splitvfl.errors import ArgumentError
-from splitvfl.leakage.verdict import (
+from splitvfl.metrics import auc_interval
+from splitvfl.report.verdict import (
     Baseline,
     Excess,
     FeatureEvidence,
@@ -26,7 +27,6 @@ from splitvfl.leakage.verdict import (
     feature_verdict,
     label_verdict,
 )
-from splitvfl.metrics import auc_interval
 
 NEAR = Excess(0.60, low=0.52, high=0.68, canaries=300)
 CLEAR = Excess(0.52, low=0.48, high=0.56, canaries=1000)

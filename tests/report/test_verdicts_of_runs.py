@@ -14,9 +14,10 @@ from splitvfl.defenses import AsymmetricResponse
 from splitvfl.errors import CheckpointError
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading, ColumnShare, OwnShares
-from splitvfl.leakage.verdict import Baseline, Total
 from splitvfl.privacy import SummedTraining, solvable_labels
-from splitvfl.report.summary import ExchangeTraits, PartyResult, RunSummary, read_summary
+from splitvfl.report.party_result import PartyResult
+from splitvfl.report.summary import ExchangeTraits, RunSummary, read_summary
+from splitvfl.report.verdict import Baseline, Total
 from tests.builders import small_trainer
 from tests.report.test_tables import party, result, run
 
