@@ -18,6 +18,7 @@ from splitvfl.cli.console import (
     command_line,
     errors_console,
     given_command,
+    importing,
     next_steps,
     output_console,
     tell,
@@ -59,14 +60,16 @@ def train(
     explain: Explain = False,
 ) -> None:
     """Train one experiment, and watch what leaks."""
-    from splitvfl.app.console import RunProgress
-    from splitvfl.app.experiment import run_experiment
-    from splitvfl.app.run_folder import is_barely_begun
-    from splitvfl.config.sections import load_config
-    from splitvfl.system.folder_lock import locked
-    from splitvfl.system.signals import Interrupted
+    with importing():
+        import splitvfl.leakage.own_model  # noqa: F401 - scikit-learn, with which every run ends
+        from splitvfl.app.console import RunProgress
+        from splitvfl.app.experiment import run_experiment
+        from splitvfl.app.run_folder import is_barely_begun
+        from splitvfl.config.sections import load_config
+        from splitvfl.system.folder_lock import locked
+        from splitvfl.system.signals import Interrupted
 
-    config = load_config(experiment, overrides or [])
+        config = load_config(experiment, overrides or [])  # which imports what the file names
     if fail_above is not None:
         _check_leak_check(config.exchange, fail_above, measured=config.audited or bool(config.attacks))
     folder = out or Path("runs") / config.name
