@@ -95,6 +95,7 @@ def test_dir_shows_no_module_of_a_package_whose_names_are_lazy(name: str) -> Non
     assert [shown for shown in dir(package) if not shown.startswith("__")] == package.__all__
 
 
+@pytest.mark.slow(reason="imports all libraries in a new process")
 def test_every_name_that_is_shown_is_there_in_a_fresh_interpreter() -> None:
     code = "import sys, splitvfl; sys.exit(not all(hasattr(splitvfl, name) for name in dir(splitvfl)))"
 

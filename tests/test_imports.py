@@ -16,7 +16,6 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 ORDER = (
     "lazy_names",
     "errors",
-    "wording",
     "metrics",
     "system",
     "messaging",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -18,7 +18,6 @@ from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.transforms import transform_for
 from splitvfl.config.registry import built_in
 from splitvfl.config.sections import MOST_ROWS, ExperimentConfig
-from splitvfl.crypto.engine import Engine
 from splitvfl.data.columns import PartyData, TaskName
 from splitvfl.data.sets import TABLES
 from splitvfl.errors import ArgumentError, ConfigError, DataError
@@ -50,6 +49,9 @@ from splitvfl.report.summary import AttackResult, ExchangeTraits, PartyResult, R
 from splitvfl.run.plan import TrainingPlan
 from splitvfl.run.training import Training
 from splitvfl.team.team import Alone, Team
+
+if TYPE_CHECKING:
+    from splitvfl.crypto.engine import Engine
 
 
 class Assembly:

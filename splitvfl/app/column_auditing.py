@@ -19,13 +19,13 @@ import torch
 from splitvfl.app.assembly import Assembly
 from splitvfl.config.registry import built_in
 from splitvfl.config.sections import TrainConfig
-from splitvfl.exchange.kept import PIECE_ROWS
 from splitvfl.hooks import Attack, hook_name, known_share_of, reads_activations
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.column_readers import readers_to_run
 from splitvfl.leakage.column_reading import FEWEST
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
+from splitvfl.party.kept import PIECE_ROWS
 from splitvfl.party.party import PassiveParty
 from splitvfl.report.rows import counted
 from splitvfl.run.column_seats import read_own_columns, readings_of

@@ -38,13 +38,13 @@ from splitvfl.config.sections import (
     parse_config,
 )
 from splitvfl.config.yaml import Document
-from splitvfl.cut.memoised import KEY_BYTES, MemoisedNoise, check_memoised
 from splitvfl.data.columns import VerticalData
-from splitvfl.errors import ConfigError, DataError
+from splitvfl.errors import ConfigError, DataError, shown
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE, Reconstruction
 from splitvfl.leakage.shown_records import save_shown
 from splitvfl.party.direction import awaits_direction, check_awaited
+from splitvfl.party.memoised import KEY_BYTES, MemoisedNoise, check_memoised
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy.single_column import SolvableColumn
 from splitvfl.privacy.solvable import Solvable
@@ -60,7 +60,6 @@ from splitvfl.run.training import TrainingProgress
 from splitvfl.system.folder_lock import locked
 from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder
 from splitvfl.system.untrusted_files import write_whole
-from splitvfl.wording import shown
 
 if TYPE_CHECKING:
     from splitvfl.leakage.own_columns import OwnColumns
@@ -98,8 +97,8 @@ def prepare(config: ExperimentConfig) -> Workbench:
         ConfigError: If settings contradict each other.
     """
     # Imported late: scikit-learn takes as long as a short run, and a party of a networked run has no use for it.
-    from splitvfl.leakage.drawing import FOLDS
     from splitvfl.leakage.own_columns import first_component_auc, own_columns_auc
+    from splitvfl.learning.drawing import FOLDS
 
     data = load_data(config)
     labels = data.active.train.labels
@@ -503,7 +502,7 @@ def _write_run(
     # What an earlier part of the training told is not what this model tells.
     (folder / RECONSTRUCTION_FILE).unlink(missing_ok=True)
     if told is not None:
-        told.save(folder / RECONSTRUCTION_FILE)
+        told.keep(folder)
     summary.save(folder)
     show_on_board(summary, folder)
 

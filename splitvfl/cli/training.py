@@ -119,7 +119,6 @@ def noting(told: set[str], tell: Callable[[str], None]) -> Callable[[str], None]
 
 def print_run(summary: RunSummary, *, explain: bool, told: Collection[str], folder: Path) -> None:
     """Print what a finished run has found; its notes without those that were told before."""
-    from splitvfl.leakage.features import feature_notes
     from splitvfl.report.brief import brief
     from splitvfl.report.findings import sending_note, stopping_note, verdict
     from splitvfl.report.summary import FILE_NAME
@@ -128,7 +127,7 @@ def print_run(summary: RunSummary, *, explain: bool, told: Collection[str], fold
     console = output_console()
     console.print(brief([summary]))
     console.print()
-    noted = list(feature_notes(leak for party in summary.parties.values() for leak in party.features))
+    noted = summary.feature_notes
     said = [verdict(summary), stopping_note(summary), sending_note(summary)]
     said += [note for note in summary.notes if note not in told]
     if any(note in told for note in summary.notes):

@@ -14,7 +14,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from splitvfl.leakage.canaries import Canaries, CanaryLeak
+from splitvfl.data.coin_labels import Canaries
+from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.judging import Handle, real_rows, worst_of
 from splitvfl.leakage.keeping import Keeper
 from splitvfl.leakage.leak_summary import LeakSummary, nanmax

@@ -13,7 +13,7 @@ from splitvfl.errors import CheckpointError
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading
-from splitvfl.leakage.features import FeatureLeak
+from splitvfl.leakage.features import FeatureLeak, feature_notes
 from splitvfl.leakage.label_leak import LabelLeak, largest
 from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.membership import MembershipLeak
@@ -191,6 +191,11 @@ class PartyResult:
     includes_features: bool = False
     total_by_chance: float | None = None
     readings: list[ColumnReading] = field(default_factory=list)
+
+    @property
+    def feature_notes(self) -> list[str]:
+        """What was noted of attacks on its features, each thing once."""
+        return feature_notes(self.features)
 
     @property
     def label_leak(self) -> LabelLeak:
@@ -452,6 +457,11 @@ class RunSummary:
             return self.exchange_traits
         known = built_in("exchanges").get(self.exchange)
         return ExchangeTraits() if known is None else ExchangeTraits.of(known)
+
+    @property
+    def feature_notes(self) -> list[str]:
+        """What was noted of attacks on features, of whichever party, each thing once."""
+        return feature_notes(leak for party in self.parties.values() for leak in party.features)
 
     @property
     def defense(self) -> str:

@@ -33,6 +33,9 @@ from tests.builders import small_trainer
 from tests.conftest import SecretsFactory
 from tests.pages.threat_model_page import Claim, read_claims, sentences, what_is_wrong
 
+# What own columns predict is never asked here, only whether it was judged.
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 LIST = "tests/pages/threat_model_claims.txt"
 
 
