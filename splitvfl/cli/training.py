@@ -61,7 +61,8 @@ def train(
 ) -> None:
     """Train one experiment, and watch what leaks."""
     with importing():
-        import splitvfl.leakage.own_model  # noqa: F401 - scikit-learn, with which every run ends
+        import sklearn.ensemble  # noqa: F401 - for what label owners and partners predict alone
+
         from splitvfl.app.console import RunProgress
         from splitvfl.app.experiment import run_experiment
         from splitvfl.app.run_folder import is_barely_begun
@@ -181,15 +182,13 @@ def ending_above() -> Iterator[None]:
 
 def _end_above(summary: RunSummary, highest: float) -> None:
     """End the command with exit code 3 and a line if the worst leak AUC of a run is above the highest allowed."""
-    from splitvfl.leakage.message_audit import shown_name
-
-    worst, attack, partner = summary.worst
+    worst, _, _ = summary.worst
     if worst is None:
         raise ConfigError(
             f"--fail-above {highest:g}: no attack on messages could be judged in this run, so that nothing was "
             "measured: no batch held records of different labels; add attacks: [norm, direction] or audit: true"
         )
-    found = f"worst leak AUC {worst:.4f} ({shown_name(attack)} at {partner})"
+    found = summary.worst_in_words
     if worst > highest:
         tell(f"leak check failed: {found} is above {highest:g}")
         raise typer.Exit(ABOVE)
