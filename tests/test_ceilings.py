@@ -57,7 +57,7 @@ REACH = {
 
 # Arguments of public functions, methods and constructors outside the command line.
 MANY_PARAMETERS = 8
-CALLABLES_WITH_MANY_PARAMETERS = 9
+CALLABLES_WITH_MANY_PARAMETERS = 8
 
 METHODS = 62  # of one class, with those that it inherits from others of the package
 HOLDERS_OF_THE_WHOLE_CONFIG = 60  # functions that take an ExperimentConfig, and types that have one
