@@ -43,7 +43,7 @@ from splitvfl.party.attaching import attach_defense, check_clips, claims_in_word
 from splitvfl.party.party import SENDING, ActiveParty, Party, PassiveParty
 from splitvfl.party.private_top import private_adam
 from splitvfl.party.recipe import Recipe
-from splitvfl.privacy import PrivacyBudget
+from splitvfl.privacy.accounting import PrivacyBudget
 from splitvfl.report.releases import Reserve
 from splitvfl.report.summary import AttackResult, ExchangeTraits, PartyResult, RunSummary, SpentPrivacy
 from splitvfl.run.plan import TrainingPlan

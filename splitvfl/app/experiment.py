@@ -17,10 +17,9 @@ from torch import Tensor
 
 from splitvfl.app.assembly import Assembly
 from splitvfl.app.beginning import NO_COMMAND, Beginning, Command, with_ids_of
-from splitvfl.app.column_auditing import experiment_attacks, message_size
+from splitvfl.app.column_auditing import experiment_attacks, message_size, said_of_few_known
 from splitvfl.app.data_summary import summary_of
 from splitvfl.app.exchanges import said_before
-from splitvfl.app.few_known import said_of_few_known
 from splitvfl.app.joining import with_own_model
 from splitvfl.app.label_horizon import LabelHorizon, before, observed_horizon, outcome
 from splitvfl.app.reconstruction_figures import reconstruct_listed
@@ -29,7 +28,7 @@ from splitvfl.app.run_files import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.run_folder import check_folder, finished_at, has_checkpoint, replacing, settle, write_config
 from splitvfl.app.single_columns import said_of_columns, solvable_columns
 from splitvfl.app.solving import Solving, independent_columns
-from splitvfl.app.workers import said_in_one_process
+from splitvfl.app.team_settings import said_in_one_process
 from splitvfl.config.sections import (
     ExperimentConfig,
     HookConfig,
@@ -47,7 +46,8 @@ from splitvfl.leakage.shown_records import save_shown
 from splitvfl.party.direction import awaits_direction, check_awaited
 from splitvfl.party.memoised import KEY_BYTES, MemoisedNoise, check_memoised
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.privacy import Solvable, SolvableColumn
+from splitvfl.privacy.single_column import SolvableColumn
+from splitvfl.privacy.solvable import Solvable
 from splitvfl.report.board_row import show_on_board
 from splitvfl.report.releases import Reserve, keep_reserve
 from splitvfl.report.rows import counted

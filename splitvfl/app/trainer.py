@@ -17,7 +17,7 @@ from splitvfl.leakage.side_knowledge import KNOWN
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.messaging.conversation import Recorder
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.privacy import PrivacyBudget
+from splitvfl.privacy.accounting import PrivacyBudget
 from splitvfl.run.plan import TrainingPlan
 from splitvfl.run.saving_trainer import SavingTrainer
 from splitvfl.run.trainer import check_names

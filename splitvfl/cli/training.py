@@ -28,7 +28,7 @@ from splitvfl.errors import ConfigError
 # Commands import what they need when they run: --help and list do not wait for torch.
 if TYPE_CHECKING:
     from splitvfl.config.sections import ExchangeSection
-    from splitvfl.privacy import Solvable
+    from splitvfl.privacy.solvable import Solvable
     from splitvfl.report.summary import RunSummary
 
 # Two that put noise on gradients and on labels; in quotes, as a shell would take the brackets for its own.
@@ -178,7 +178,7 @@ def ending_above() -> Iterator[None]:
 
 def _end_above(summary: RunSummary, highest: float) -> None:
     """End the command with exit code 3 and a line if the worst leak AUC of a run is above the highest allowed."""
-    from splitvfl.report.rows import shown_name
+    from splitvfl.leakage.message_audit import shown_name
 
     worst, attack, partner = summary.worst
     if worst is None:

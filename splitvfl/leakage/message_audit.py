@@ -267,3 +267,12 @@ class MessageAudit(Handle, Stateful, ABC):
         """Take back what :meth:`state_dict` returned."""
         self._told = None
         super().load_state_dict(state)
+
+
+def shown_name(attack: str) -> str:
+    """Return the name under which an attack is shown.
+
+    >>> shown_name("auditor-linear"), shown_name("norm")
+    ('auditor', 'norm')
+    """
+    return MessageAudit.name if attack in AUDITORS else attack

@@ -19,7 +19,7 @@ from splitvfl.leakage.column_figures import EXACT, ColumnReading
 from splitvfl.leakage.features import best_by_knowledge
 from splitvfl.leakage.label_leak import LabelLeak, largest
 from splitvfl.leakage.membership import FEWEST_OTHERS, MembershipLeak
-from splitvfl.leakage.message_audit import WITHOUT_FEATURES
+from splitvfl.leakage.message_audit import WITHOUT_FEATURES, shown_name
 from splitvfl.metrics import chance_of_largest, oriented, turned_round
 from splitvfl.report.most_read import most_read, sent_when
 from splitvfl.report.own_seat import seat_verdict
@@ -45,7 +45,6 @@ from splitvfl.report.rows import (
     known_records,
     leaves_out,
     rows_by_defense,
-    shown_name,
     with_parties,
 )
 from splitvfl.report.summary import AttackResult, PartyResult, RunSummary

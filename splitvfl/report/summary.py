@@ -20,7 +20,9 @@ from splitvfl.leakage.membership import MembershipLeak
 from splitvfl.leakage.message_audit import MessageAudit
 from splitvfl.leakage.packed_values import PackedReading
 from splitvfl.metrics import chance_auc, known
-from splitvfl.privacy import Solvable, SolvableColumn, Spent
+from splitvfl.privacy.accounting import Spent
+from splitvfl.privacy.single_column import SolvableColumn
+from splitvfl.privacy.solvable import Solvable
 from splitvfl.privacy.statement import Relation
 from splitvfl.report.provenance import BEGUN_FILE, Provenance
 from splitvfl.report.releases import releases, said_of

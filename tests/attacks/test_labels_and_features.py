@@ -21,6 +21,9 @@ from splitvfl.leakage.side_knowledge import GRANTED
 from splitvfl.metrics import oriented
 from tests.builders import seeded, small_trainer
 
+# What own columns predict is never asked here, only whether it was judged.
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 WIDTH = 4
 
 

@@ -340,8 +340,8 @@ class Constant:
 
 def canary_figures(defenses: list[Any], **settings: Any) -> dict[str, Any]:
     run = small_trainer(
-        sizes={"train": 2400, "test": 40},
-        canaries=800,
+        sizes={"train": 1200, "test": 40},
+        canaries=400,
         batch_size=64,
         defenses=defenses,
         noise_seed_for_experiments=1,
@@ -365,7 +365,7 @@ def test_without_a_defense_nearly_all_is_read(undefended: dict[str, Any]) -> Non
 def test_what_columns_say_is_one_half_among_them(undefended: dict[str, Any]) -> None:
     found = undefended["ByColumns"]
     assert found.low <= 0.5 <= found.high
-    assert found.high - found.low < 0.09
+    assert found.high - found.low < 0.13
 
 
 def test_asymmetric_response_keeps_its_promise_among_them() -> None:

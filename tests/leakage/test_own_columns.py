@@ -20,6 +20,11 @@ from splitvfl.leakage.own_columns import alone_aucs, first_component_auc, own_co
 from splitvfl.learning import drawing
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _few_rounds() -> None:
+    """As many rounds of boosting as users have: here it is asked what columns predict."""
+
+
 def columns(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 

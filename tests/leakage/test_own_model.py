@@ -25,9 +25,6 @@ from splitvfl.learning.glm_losses import GammaLoss, PoissonLoss
 from splitvfl.learning.losses import SquaredError
 from splitvfl.learning.tasks import Binary, Multiclass, Regression, Task
 
-# Three rounds of boosting, which are enough to see what a line does not.
-pytestmark = pytest.mark.usefixtures("few_rounds")
-
 
 def records(columns: Any, labels: Any, *, codes: Tensor | None = None) -> Records:
     numeric = torch.as_tensor(np.asarray(columns), dtype=torch.float32)
