@@ -22,7 +22,7 @@ FOLDERS = {
     "claims": (600, 6),
     "cli": (2_400, 17),
     "config": (2_740, 13),
-    "crypto": (1_900, 26),
+    "crypto": (1_840, 25),
     "cut": (1_520, 11),
     "data": (10_620, 77),
     "defenses": (2_900, 40),
@@ -36,7 +36,7 @@ FOLDERS = {
     "metrics": (250, 1),
     "models": (900, 10),
     "net": (1_800, 10),
-    "party": (1_660, 13),
+    "party": (1_720, 14),
     "penalties": (500, 6),
     "privacy": (2_400, 18),
     "report": (3_900, 23),
@@ -62,7 +62,7 @@ CALLABLES_WITH_MANY_PARAMETERS = 8
 
 METHODS = 62  # of one class, with those that it inherits from others of the package
 HOLDERS_OF_THE_WHOLE_CONFIG = 60  # functions that take an ExperimentConfig, and types that have one
-ARROWS = 143  # from one folder to another whose modules it imports
+ARROWS = 142  # from one folder to another whose modules it imports
 
 WHY = "Take something away, or explain in the commit what a higher ceiling buys the reader."
 
