@@ -178,15 +178,14 @@ def ending_above() -> Iterator[None]:
 
 def _end_above(summary: RunSummary, highest: float) -> None:
     """End the command with exit code 3 and a line if the worst leak AUC of a run is above the highest allowed."""
-    from splitvfl.leakage.message_audit import shown_name
+    from splitvfl.report.findings import worst_leak
 
-    worst, attack, partner = summary.worst
+    worst, found = summary.worst[0], worst_leak(summary)
     if worst is None:
         raise ConfigError(
             f"--fail-above {highest:g}: no attack on messages could be judged in this run, so that nothing was "
             "measured: no batch held records of different labels; add attacks: [norm, direction] or audit: true"
         )
-    found = f"worst leak AUC {worst:.4f} ({shown_name(attack)} at {partner})"
     if worst > highest:
         tell(f"leak check failed: {found} is above {highest:g}")
         raise typer.Exit(ABOVE)
