@@ -25,13 +25,13 @@ FOLDERS = {
     "crypto": (1_840, 25),
     "cut": (1_520, 11),
     "data": (10_620, 77),
-    "defenses": (2_900, 40),
+    "defenses": (2_790, 39),
     "errors": (110, 1),
     "exchange": (4_640, 34),
     "hooks": (810, 1),
     "lazy_names": (30, 1),
     "leakage": (5_910, 53),
-    "learning": (2_520, 27),
+    "learning": (2_640, 28),
     "messaging": (400, 5),
     "metrics": (250, 1),
     "models": (900, 10),
@@ -62,7 +62,7 @@ CALLABLES_WITH_MANY_PARAMETERS = 8
 
 METHODS = 62  # of one class, with those that it inherits from others of the package
 HOLDERS_OF_THE_WHOLE_CONFIG = 60  # functions that take an ExperimentConfig, and types that have one
-ARROWS = 141  # from one folder to another whose modules it imports
+ARROWS = 140  # from one folder to another whose modules it imports
 
 WHY = "Take something away, or explain in the commit what a higher ceiling buys the reader."
 

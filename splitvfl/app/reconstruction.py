@@ -106,7 +106,7 @@ def reconstruct(
         views: Of what predictions are read: ``"scores"``, ``"activation"``, or both.
         records: How many records of each part, at least 1.
         weights: ``"rotated"`` or ``"shifted"``: the attacker is given these (see
-            :mod:`splitvfl.defenses.revealed_weights`), beside one who is given the true ones.
+            :mod:`splitvfl.learning.revealed_weights`), beside one who is given the true ones.
         revealed: Files that passive parties of the run have revealed their weights in (``splitvfl reveal``), one of
             each at most. Where they hold changed weights, the attacker is given these, likewise; of a party without a
             file it knows the true ones.
