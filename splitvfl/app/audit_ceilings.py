@@ -131,7 +131,8 @@ class Guarantees:
     def _apart(self, defense: Any) -> float:
         """Return how far two labels move a coefficient."""
         if self._plan is None or self._plan.loss.name == "logistic":
-            return defense.scale  # as its own documentation has it: 1, or Taylor's 4
+            scale: float = defense.scale  # as its own documentation has it: 1, or Taylor's 4
+            return scale
         return self._plan.constants.span
 
     # --- where they come from
