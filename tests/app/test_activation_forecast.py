@@ -95,7 +95,8 @@ def test_a_narrow_cut_and_noise_tell_less_and_nothing_tells_more_than_there_is()
 
 @pytest.mark.parametrize(("bottom", "draws", "words"), [("random", DRAWS, "random weights"), ("pca", 1, "principal")])
 def test_a_one_way_run_will_tell_as_much_as_its_forecast(bottom: str, draws: int, words: str) -> None:
-    config = parse_config(f"{FILE}exchange: {{name: one-way, bottom: {bottom}}}\n", source="lab.yaml")
+    text = FILE.replace("[64]", "[8]")
+    config = parse_config(f"{text}exchange: {{name: one-way, bottom: {bottom}}}\n", source="lab.yaml")
     found = forecast_activations(config, "lab")
     assert Counter(one.attack for one in found.readings) == dict.fromkeys(READERS, draws)
     assert found.sentence.startswith(f"Of what lab sends once, with {words}")
