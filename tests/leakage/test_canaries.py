@@ -42,7 +42,7 @@ SIZES = {"train": 400, "test": 40}
 
 
 def trainer(**settings: Any) -> Trainer:
-    return small_trainer(sizes=SIZES, **{"canaries": 60, "batch_size": 50, **settings})
+    return small_trainer(sizes=SIZES, **{"audit": True, "canaries": 60, "batch_size": 50, **settings})
 
 
 def coins_of(run: Trainer) -> tuple[list[int], list[int]]:
@@ -322,6 +322,7 @@ class Constant:
 def canary_figures(defenses: list[Any], **settings: Any) -> dict[str, Any]:
     run = small_trainer(
         sizes={"train": 2400, "test": 40},
+        audit=True,
         canaries=800,
         batch_size=64,
         defenses=defenses,
