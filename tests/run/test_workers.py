@@ -18,7 +18,8 @@ import torch
 
 from splitvfl.app.addresses import CHECKING, AddressBook
 from splitvfl.app.saved_model import load_half
-from splitvfl.app.workers import check_team, team_of
+from splitvfl.app.team_settings import check_team
+from splitvfl.app.workers import team_of
 from splitvfl.cli import main
 from splitvfl.config.sections import parse_config
 from splitvfl.errors import ConfigError
