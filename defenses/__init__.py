@@ -25,7 +25,7 @@ from splitvfl.defenses.solve_sumkl import solve_sumkl
 from splitvfl.defenses.sumkl import SumKL
 from splitvfl.defenses.top_k import TopK
 from splitvfl.defenses.top_one import TopOne
-from splitvfl.leakage.noise_direction import noise_direction
+from splitvfl.learning.noise_direction import noise_direction
 
 __all__ = [
     "AbstainingResponse",

@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from splitvfl.data.columns import Columns, PartyData
-from splitvfl.errors import ArgumentError, ConfigError, DataError
+from splitvfl.errors import ArgumentError, ConfigError, DataError, shown, suggestion
 from splitvfl.learning.tasks import Task
 from splitvfl.models.mlp import MLP
 from splitvfl.party.recipe import Count, Held, Recipe, Widths, check_size, weights_of_layers
 from splitvfl.team.sharded_table import ShardedTable
 from splitvfl.team.team import Team
-from splitvfl.wording import shown, suggestion
 
 _MOST_EMBEDDING = 4096
 _MOST_BUCKETS = 2**31 - 1  # as for hashed columns, whose codes have 32 bits

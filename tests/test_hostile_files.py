@@ -26,9 +26,9 @@ from splitvfl.data import alignment, schema, shard_files, store
 from splitvfl.data.ingest import statistics
 from splitvfl.data.ranges import read_ranges
 from splitvfl.errors import CheckpointError, ConfigError, CryptoError, DataError, SplitVFLError
-from splitvfl.exchange.kept import Kept, Limits, Pieces
 from splitvfl.leakage import reconstruction, shown_records
 from splitvfl.leakage.monitor import read_metrics
+from splitvfl.party.kept import Kept, Limits, Pieces
 from splitvfl.report import audit_file, releases
 from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint, half_folder, ledger_file
@@ -67,7 +67,7 @@ def of_files(name: str, error: type[SplitVFLError] = CheckpointError, **more: An
 
 
 def kept(folder: Path) -> object:
-    return Kept.found(folder, ["bank"], Pieces(4, 2), limits=Limits(memory_mib=1, disk_mib=1), records="")
+    return Kept.found(folder / "kept", ["bank"], Pieces(4, 2), limits=Limits(memory_mib=1, disk_mib=1), records="")
 
 
 def aligned(folder: Path, name: str) -> object:

@@ -20,6 +20,9 @@ from splitvfl.run.trainer import Trainer
 from tests.builders import same, small_trainer, weights
 from tests.exchange.logistic import trainer_of, weights_of
 
+# What own columns predict is never asked here, only whether it was judged.
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 ROWS = 8
 FIELDS = sorted(name for name in vars(View) if isinstance(vars(View)[name], ViewField) and name != "bottom")
 

@@ -14,8 +14,8 @@ from splitvfl.claims import GaussianDP, PureDP, claims_of, sentence
 from splitvfl.defenses import CoefficientNoise
 from splitvfl.hooks import hook_name
 from splitvfl.party.attaching import label_promises_of_run
-from splitvfl.privacy import PrivacyBudget, Spent, gaussian_mu
-from splitvfl.privacy.accounting import Own
+from splitvfl.privacy.accounting import Own, PrivacyBudget, Spent
+from splitvfl.privacy.gaussian_dp import gaussian_mu
 from splitvfl.privacy.statement import not_covered
 from splitvfl.report.rows import counted
 from splitvfl.run.trainer import Trainer

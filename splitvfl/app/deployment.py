@@ -22,10 +22,9 @@ import torch
 from splitvfl.app.addresses import AddressBook
 from splitvfl.app.assembly import Assembly
 from splitvfl.app.beginning import Beginning, with_ids_of
-from splitvfl.app.column_auditing import live_readers, message_size
+from splitvfl.app.column_auditing import live_readers, message_size, said_of_few_known
 from splitvfl.app.data_summary import own_summary_of
 from splitvfl.app.exchanges import exchange_of, said_before
-from splitvfl.app.few_known import said_of_few_known
 from splitvfl.app.joining import with_own_model
 from splitvfl.app.label_horizon import before
 from splitvfl.app.own_columns import own_summary
@@ -36,12 +35,12 @@ from splitvfl.app.saved_model import Origin, save_half
 from splitvfl.app.scoring import check_own_defenses
 from splitvfl.app.single_columns import said_of_columns, said_to_label_owner, solvable_columns
 from splitvfl.app.solving import Solving
+from splitvfl.app.team_settings import check_team
 from splitvfl.app.workers import (
     after_worker_0,
     alike,
     begin_others,
     check_replicable,
-    check_team,
     folder_of,
     leaving_together,
     said_of_divided,
@@ -73,7 +72,7 @@ from splitvfl.leakage.watching import Watch
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.tasks import Task
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
-from splitvfl.privacy import Solvable
+from splitvfl.privacy.solvable import Solvable
 from splitvfl.report.board_row import show_on_board
 from splitvfl.report.own_seat import seat_lines
 from splitvfl.report.releases import keep_reserve

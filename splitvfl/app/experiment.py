@@ -17,10 +17,9 @@ from torch import Tensor
 
 from splitvfl.app.assembly import Assembly
 from splitvfl.app.beginning import Beginning, with_ids_of
-from splitvfl.app.column_auditing import experiment_attacks, message_size
+from splitvfl.app.column_auditing import experiment_attacks, message_size, said_of_few_known
 from splitvfl.app.data_summary import summary_of
 from splitvfl.app.exchanges import said_before
-from splitvfl.app.few_known import said_of_few_known
 from splitvfl.app.joining import with_own_model
 from splitvfl.app.label_horizon import LabelHorizon, before, observed_horizon, outcome
 from splitvfl.app.reconstruction_figures import reconstruct_listed
@@ -29,7 +28,7 @@ from splitvfl.app.run_files import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.run_folder import check_folder, finished_at, has_checkpoint, replacing, settle, write_config
 from splitvfl.app.single_columns import said_of_columns, solvable_columns
 from splitvfl.app.solving import Solving, independent_columns
-from splitvfl.app.workers import said_in_one_process
+from splitvfl.app.team_settings import said_in_one_process
 from splitvfl.config.sections import (
     ExperimentConfig,
     HookConfig,
@@ -39,15 +38,16 @@ from splitvfl.config.sections import (
     parse_config,
 )
 from splitvfl.config.yaml import Document
-from splitvfl.cut.memoised import KEY_BYTES, MemoisedNoise, check_memoised
 from splitvfl.data.columns import VerticalData
-from splitvfl.errors import ConfigError, DataError
+from splitvfl.errors import ConfigError, DataError, shown
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE, Reconstruction
 from splitvfl.leakage.shown_records import save_shown
 from splitvfl.party.direction import awaits_direction, check_awaited
+from splitvfl.party.memoised import KEY_BYTES, MemoisedNoise, check_memoised
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.privacy import Solvable, SolvableColumn
+from splitvfl.privacy.single_column import SolvableColumn
+from splitvfl.privacy.solvable import Solvable
 from splitvfl.report.board_row import show_on_board
 from splitvfl.report.releases import Reserve, keep_reserve
 from splitvfl.report.rows import counted
@@ -60,7 +60,6 @@ from splitvfl.run.training import TrainingProgress
 from splitvfl.system.folder_lock import locked
 from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder
 from splitvfl.system.untrusted_files import write_whole
-from splitvfl.wording import shown
 
 if TYPE_CHECKING:
     from splitvfl.leakage.own_columns import OwnColumns
@@ -98,8 +97,8 @@ def prepare(config: ExperimentConfig) -> Workbench:
         ConfigError: If settings contradict each other.
     """
     # Imported late: scikit-learn takes as long as a short run, and a party of a networked run has no use for it.
-    from splitvfl.leakage.drawing import FOLDS
     from splitvfl.leakage.own_columns import first_component_auc, own_columns_auc
+    from splitvfl.learning.drawing import FOLDS
 
     data = load_data(config)
     labels = data.active.train.labels
@@ -503,7 +502,7 @@ def _write_run(
     # What an earlier part of the training told is not what this model tells.
     (folder / RECONSTRUCTION_FILE).unlink(missing_ok=True)
     if told is not None:
-        told.save(folder / RECONSTRUCTION_FILE)
+        told.keep(folder)
     summary.save(folder)
     show_on_board(summary, folder)
 

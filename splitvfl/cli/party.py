@@ -133,7 +133,6 @@ def _train_as_party(
 
 
 def _print_own_columns(summary: RunSummary) -> None:
-    from splitvfl.leakage.features import feature_notes
     from splitvfl.report.own_seat import seat_lines
     from splitvfl.report.tables import summary_table
 
@@ -142,7 +141,7 @@ def _print_own_columns(summary: RunSummary) -> None:
         console.print(Text(line, style="bold"))
     console.print()
     console.print(summary_table([summary]))
-    noted = feature_notes(summary.parties[summary.seat].features)
+    noted = summary.parties[summary.seat].feature_notes
     for line in [*summary.notes, *(f"{note}." for note in noted)]:
         console.print(Text(line))
 

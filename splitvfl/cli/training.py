@@ -28,7 +28,7 @@ from splitvfl.errors import ConfigError
 # Commands import what they need when they run: --help and list do not wait for torch.
 if TYPE_CHECKING:
     from splitvfl.config.sections import ExchangeSection
-    from splitvfl.privacy import Solvable
+    from splitvfl.privacy.solvable import Solvable
     from splitvfl.report.summary import RunSummary
 
 # Two that put noise on gradients and on labels; in quotes, as a shell would take the brackets for its own.
@@ -116,7 +116,6 @@ def noting(told: set[str], tell: Callable[[str], None]) -> Callable[[str], None]
 
 def print_run(summary: RunSummary, *, explain: bool, told: Collection[str], folder: Path) -> None:
     """Print what a finished run has found; its notes without those that were told before."""
-    from splitvfl.leakage.features import feature_notes
     from splitvfl.report.brief import brief
     from splitvfl.report.findings import sending_note, stopping_note, verdict
     from splitvfl.report.summary import FILE_NAME
@@ -125,7 +124,7 @@ def print_run(summary: RunSummary, *, explain: bool, told: Collection[str], fold
     console = output_console()
     console.print(brief([summary]))
     console.print()
-    noted = list(feature_notes(leak for party in summary.parties.values() for leak in party.features))
+    noted = summary.feature_notes
     said = [verdict(summary), stopping_note(summary), sending_note(summary)]
     said += [note for note in summary.notes if note not in told]
     if any(note in told for note in summary.notes):
@@ -179,7 +178,7 @@ def ending_above() -> Iterator[None]:
 
 def _end_above(summary: RunSummary, highest: float) -> None:
     """End the command with exit code 3 and a line if the worst leak AUC of a run is above the highest allowed."""
-    from splitvfl.report.rows import shown_name
+    from splitvfl.leakage.message_audit import shown_name
 
     worst, attack, partner = summary.worst
     if worst is None:

@@ -142,7 +142,8 @@ def passive_step(
     """
     activation = party.activate(batch)
     gradient = yield from gradient_of(party, activation.detach(), batch, step, active)
-    learn_from(party, activation, gradient, batch, step, active, clips)
+    learn_from(party, activation, gradient, batch, step, clips)
+    update(party, step, active)
 
 
 def learn_from(
@@ -151,12 +152,11 @@ def learn_from(
     gradient: Tensor,
     batch: Records,
     step: int,
-    active: str,
     clips: ReceiverClips,
     source: ViewSource | None = None,
     share: float | None = None,
 ) -> None:
-    """Let a passive party learn from a received gradient, and take the optimiser's step.
+    """Let a passive party learn from a received gradient; its optimiser takes its step in :func:`update`.
 
     Args:
         party: The passive party.
@@ -164,19 +164,14 @@ def learn_from(
         gradient: What came for it.
         batch: Its records.
         step: Number of the step.
-        active: Name of the label party.
         clips: What receivers clip before use.
         source: What it held when the activation was made, if it holds something else now.
         share: What share of that step's records these are, if another step is under way now.
-
-    Raises:
-        ProtocolError: If what follows for a weight holds NaN or infinite values: no weight changes then.
     """
     party.clear_gradients()
     received = gradient.to(activation.dtype)
     # Clipped last: a narrower type may round up what is at the bound.
     party.learn(activation, received, batch, step, used=clips.used_gradient(received), source=source, share=share)
-    update(party, step, active)
 
 
 def gradient_of(party: PassiveParty, activation: Tensor, batch: Records, step: int, active: str) -> Half:

@@ -18,9 +18,9 @@ from splitvfl.crypto.refusals import Refusals
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.cut.chain import ActivationDefenses, DefenseChain
 from splitvfl.cut.layer import CutLayer, Cuts, responses_of
-from splitvfl.cut.memoised import MemoisedNoise
 from splitvfl.cut.split_model import refuse_width
 from splitvfl.cut.views import GRADIENTS, Shown, ViewSource, is_linear
+from splitvfl.data.coin_labels import CoinLabels
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.transform import transform_of
 from splitvfl.errors import ArgumentError, ConfigError, ProtocolError
@@ -36,7 +36,6 @@ from splitvfl.hooks import (
     running_totals_of,
     shifts_scores_of,
 )
-from splitvfl.leakage.canaries import CoinLabels
 from splitvfl.learning.best_weights import BestWeights
 from splitvfl.learning.losses import Logistic, link_of
 from splitvfl.learning.optimizers import (
@@ -54,6 +53,7 @@ from splitvfl.learning.schedule import EarlyStopping, Patience
 from splitvfl.learning.tasks import Binary, Task
 from splitvfl.messaging.conversation import Expected
 from splitvfl.messaging.messages import Message
+from splitvfl.party.memoised import MemoisedNoise
 from splitvfl.party.penalties import NO_PENALTIES_OF_WORKERS, NO_STATE, Penalties
 from splitvfl.party.private_top import PrivateTop
 from splitvfl.party.top_model import TopModel, own_input

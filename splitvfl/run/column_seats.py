@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from splitvfl.data.columns import Records
 from splitvfl.exchange.base import Exchange
-from splitvfl.hooks import Attack, hook_name, needs_of, reads_jointly, unused
+from splitvfl.hooks import Attack, fields_in_words, hook_name, needs_of, reads_jointly, unused
 from splitvfl.leakage.after_training import own_copy
 from splitvfl.leakage.architecture import architecture_of
 from splitvfl.leakage.asked_categories import MOST_CATEGORIES, NO_CATEGORIES, AskedCategories, asked_categories
@@ -19,7 +19,6 @@ from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.column_reading import ColumnReader
 from splitvfl.leakage.ridge import fit_ridge
 from splitvfl.leakage.shown_records import ShownRecords
-from splitvfl.leakage.view_fields import in_words
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.randomness import derive_seed
@@ -347,4 +346,4 @@ def _unavailable(
     if "top" in needs_of(attack) and no_top:
         return no_top
     missing = sorted(needs_of(attack) - _SHOWN)
-    return f"needs {', '.join(in_words(missing))}" if missing else ""
+    return f"needs {', '.join(fields_in_words(missing))}" if missing else ""

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from splitvfl.claims import claims_of, is_per_record
 from splitvfl.crypto.engine import Engine
 from splitvfl.crypto.refusals import Refusals, journal_of
 from splitvfl.cut.layer import refuse_batch_mixing
@@ -303,8 +302,7 @@ class Trainer(Training):
         common: dict[str, Any] = {
             "exchange": self.exchange,
             "plan": self._training_plan.evaluation(self.active.data, self.batches),
-            "here": Rendezvous(),
-            "count": len(self._parties),
+            "here": Rendezvous(len(self._parties)),
         }
         terms = {party.name: terms_of(party.data, self._settings) for party in self._parties}
         active_name, names = self.active.name, tuple(self.passives)
@@ -574,9 +572,7 @@ def _attach(
     parties = (active, *passives.values())
     for number, given in enumerate(defenses):
         defense, phases = placed(given)
-        if is_per_record(claims_of(defense)):
-            for party in parties:
-                refuse_batch_mixing(party.module, defense)
+        refuse_batch_mixing((party.module for party in parties), defense)
         check_labels(active, defense)
         for party in parties:
             shared = party is not active and len(passives) > 1

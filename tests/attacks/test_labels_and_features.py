@@ -12,14 +12,17 @@ from torch import Tensor, nn
 
 from splitvfl import SplitModel
 from splitvfl.attacks import LabelsAndFeaturesAttack, labels_and_features
+from splitvfl.data.coin_labels import Canaries
 from splitvfl.data.columns import Columns
 from splitvfl.errors import ArgumentError, AttackRefused, HookError
 from splitvfl.hooks import View, call_attack, call_revised, needs_of, reads_messages
-from splitvfl.leakage.canaries import Canaries
 from splitvfl.leakage.judging import Leak
 from splitvfl.leakage.side_knowledge import GRANTED
 from splitvfl.metrics import oriented
 from tests.builders import seeded, small_trainer
+
+# What own columns predict is never asked here, only whether it was judged.
+pytestmark = pytest.mark.usefixtures("few_rounds")
 
 WIDTH = 4
 

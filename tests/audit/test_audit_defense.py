@@ -227,26 +227,27 @@ TRUE: dict[str, tuple[Callable[[], Defense], dict[str, Any], str]] = {
 @pytest.mark.parametrize("true", TRUE)
 def test_true_claims_are_not(true: str) -> None:
     make, settings, verdict = TRUE[true]
-    found = audited(make(), **settings, draws=2_000, confidence=0.999)
+    found = audited(make(), **settings, draws=400, confidence=0.999)
     assert found.verdict == verdict, found
     assert not found.gaps
 
 
 @pytest.mark.parametrize("make", [Clipped, partial(LaplaceResidue, epsilon=1.0)])
 def test_measured_bounds_come_close_to_the_truth(make: Callable[[], Defense]) -> None:
-    claim = audited(make(), draws=60_000).claims[0]
+    claim = audited(make()).claims[0]
     assert claim.bound is not None
     assert claim.claimed is not None
-    assert 0.75 * claim.claimed < claim.bound <= claim.claimed
+    assert 0.8 * claim.claimed < claim.bound <= claim.claimed
 
 
+@pytest.mark.slow(reason="an audit in every seed")
 def test_false_alarms_are_rare() -> None:
     # A claim that is exact, at 80 % confidence, so that false alarms would be seen if it were not kept.
     wrong = sum(
         audited(MemoisedResponse(epsilon=0.5), seed, draws=400, confidence=0.8).verdict == "violated"
-        for seed in range(50)
+        for seed in range(25)
     )
-    assert wrong <= binom.isf(1e-3, 50, 0.2)
+    assert wrong <= binom.isf(1e-3, 25, 0.2)
 
 
 def test_noise_that_is_a_hundredth_too_small_is_found_by_calculation() -> None:
@@ -273,16 +274,16 @@ def test_the_textbooks_gaussian_is_violated_beyond_its_range(delta: float, end: 
 
 
 def test_a_row_that_changes_others_breaks_the_claim_about_records() -> None:
-    verdicts = {claim.claim: claim.verdict for claim in audited(Mixes(), draws=800).claims}
+    verdicts = {claim.claim: claim.verdict for claim in audited(Mixes(), draws=400).claims}
     assert "violated" in verdicts.values()
-    assert {claim.verdict for claim in audited(Clipped(), draws=800).claims} == {"not refuted"}
+    assert {claim.verdict for claim in audited(Clipped(), draws=400).claims} == {"not refuted"}
 
 
 def test_what_promises_nothing_is_no_claim() -> None:
     for defense in (TopK(keep=0.5), ClipGradient(bound=1.0)):
-        found = audited(defense)
+        found = audited(defense, draws=400)
         assert found.verdict == "no claim"
-    assert audited(SumKL(detection_error=0.4)).verdict == "not covered"
+    assert audited(SumKL(detection_error=0.4), draws=400).verdict == "not covered"
 
 
 def test_noise_that_hides_nothing_of_a_row_is_no_claim() -> None:
@@ -296,7 +297,7 @@ def test_noise_that_hides_nothing_of_a_row_is_no_claim() -> None:
 
 
 def test_an_unmet_condition_is_named() -> None:
-    found = audited(LaplaceResidue(epsilon=1.0), unmet=("Statistics of the data are not covered.",))
+    found = audited(LaplaceResidue(epsilon=1.0), draws=400, unmet=("Statistics of the data are not covered.",))
     assert found.verdict == "not covered"
     assert found.claims[0].why == ("Statistics of the data are not covered.",)
 
@@ -386,13 +387,13 @@ def test_what_the_audit_cannot_make_is_named() -> None:
     ],
 )
 def test_true_claims_of_three_classes_are_proven(make: Callable[[], Defense], settings: dict[str, Any]) -> None:
-    found = audited(make(), classes=3, draws=2400, **settings)
+    found = audited(make(), classes=3, draws=1600, **settings)
     assert found.verdict == "proven", found
     assert not found.gaps
     (claim,) = found.claims
     assert claim.bound is not None
     assert claim.claimed is not None
-    assert 0.4 * claim.claimed < claim.bound <= claim.claimed  # of 2400 draws half are judged
+    assert 0.4 * claim.claimed < claim.bound <= claim.claimed  # of 1600 draws half are judged
 
 
 class SparesOneClass(RecordGaussian):
@@ -408,11 +409,11 @@ class SparesOneClass(RecordGaussian):
         return super().claims()
 
 
-@pytest.mark.parametrize("spared", [0, 2, 3])
+@pytest.mark.parametrize("spared", [0, 3])
 def test_the_worst_pair_of_classes_is_looked_for(spared: int) -> None:
     defense = SparesOneClass(mu=0.8)
     defense.spared = spared
-    found = audited(defense, classes=4, width=3, draws=1000)
+    found = audited(defense, classes=4, width=3, draws=400)
     assert found.verdict == "violated"
     assert f"class {spared}" in found.claims[0].inputs
 
@@ -433,11 +434,11 @@ def test_a_users_noise_on_the_rows_of_classes_is_audited() -> None:
 
     true, halved = OnLogits(), OnLogits()
     halved.times = 0.5
-    found = audited(true, classes=5, draws=2400)
+    found = audited(true, classes=3, draws=1600)
     assert found.verdict == "not refuted"
     assert found.claims[0].bound is not None
     assert found.claims[0].bound > 0.5
-    assert audited(halved, classes=5, draws=2400).verdict == "violated"
+    assert audited(halved, classes=3, draws=1600).verdict == "violated"
 
 
 def test_pairs_of_classes_are_all_tried_or_meet_in_a_chain() -> None:
@@ -492,5 +493,5 @@ def test_as_json_is_what_was_found() -> None:
 
 
 def test_a_norm_is_checked_in_every_message() -> None:
-    (norm, nothing) = audited(ClipGradient(bound=2.0)).claims
+    (norm, nothing) = audited(ClipGradient(bound=2.0), draws=400).claims
     assert (norm.quantity, norm.claimed, nothing.verdict) == ("norm", 2.0, "no claim")

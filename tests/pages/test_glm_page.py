@@ -13,6 +13,9 @@ from splitvfl.errors import PrivacyError
 from splitvfl.models import glm_loss
 from splitvfl.report.summary import read_summary
 
+# What own columns predict is never asked here, only whether it was judged.
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 PENALTY = ", l1: 3"
 
 

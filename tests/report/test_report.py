@@ -153,9 +153,15 @@ def test_page_names_the_epoch_that_was_kept(tmp_path: Path) -> None:
     assert "kept the weights" not in page_of(tmp_path / "plain", run())
 
 
-@pytest.mark.usefixtures("drawn")
-def test_page_stands_alone(tmp_path: Path) -> None:
-    page = page_of(tmp_path, run(), run("max-norm"), run("isotropic", data="bank"))
+@pytest.fixture(scope="module")
+def drawn_page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder, and the page of the runs in it with all figures."""
+    folder = tmp_path_factory.mktemp("drawn")
+    return folder, page_of(folder, run(), run("max-norm"), run("isotropic", data="bank"))
+
+
+def test_page_stands_alone(drawn_page: tuple[Path, str]) -> None:
+    folder, page = drawn_page
     parsed = outline(page)
 
     assert {"script", "link", "img", "iframe", "image"}.isdisjoint(tag for tag, _ in parsed.tags)
@@ -163,12 +169,11 @@ def test_page_stands_alone(tmp_path: Path) -> None:
         for name in ("src", "href", "xlink:href"):
             assert (attributes.get(name) or "#").startswith("#")
     assert re.search(r"@import|url\((?!#)", page) is None
-    assert str(tmp_path) not in page
+    assert str(folder) not in page
 
 
-@pytest.mark.usefixtures("drawn")
-def test_ids_are_unique_and_references_meet_them(tmp_path: Path) -> None:
-    page = page_of(tmp_path, run(), run("max-norm"), run(data="bank"))
+def test_ids_are_unique_and_references_meet_them(drawn_page: tuple[Path, str]) -> None:
+    _, page = drawn_page
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'(?:url\(#|href="#)([^")]+)', page)) <= set(ids)
@@ -588,7 +593,7 @@ def test_an_installed_attack_explains_itself_too(tmp_path: Path, monkeypatch: py
         name = "mine"
         explanation = "It guesses <b>well</b>."
 
-    monkeypatch.setattr("splitvfl.report.report.installed", lambda kind: {"mine": Mine} if kind == "attacks" else {})
+    monkeypatch.setattr("splitvfl.config.registry.installed", lambda kind: {"mine": Mine} if kind == "attacks" else {})
 
     assert "<dd>It guesses &lt;b&gt;well&lt;/b&gt;.</dd>" in page_of(tmp_path, run(attack="mine"))
 

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from splitvfl import Trainer
 from splitvfl.attacks import InverseNetworkAttack, PseudoClientAttack, RidgeAttack, StackedRidgeAttack
 from splitvfl.data.columns import Columns
-from splitvfl.exchange import kept
 from splitvfl.exchange.one_way import OneWay
 from splitvfl.hooks import View, Weighed
 from splitvfl.leakage.asked_categories import AskedCategories, asked_categories
 from splitvfl.leakage.categories import CategoryGroup
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.column_reading import ColumnReader
+from splitvfl.party import kept
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.penalties import DistanceCorrelation
 from tests.builders import party_data, seeded
