@@ -76,6 +76,7 @@ def _train_as_party(
     fail_above: float | None,
 ) -> None:
     with importing():
+        from splitvfl.app.beginning import Command
         from splitvfl.app.console import RunProgress
         from splitvfl.app.deployment import coordinator_run, run_party
         from splitvfl.app.workers import team_of
@@ -120,9 +121,8 @@ def _train_as_party(
             overwrite=overwrite,
             notify=noting(told, progress.tell),
             progress=progress.run(name),
-            command=given_command(),
+            command=Command(given_command(), refusing(fail_above)),
             team=team,
-            foreseen=refusing(fail_above),
         )
     if team.rank:  # worker 0 tells what all have done
         return

@@ -63,6 +63,7 @@ def train(
     with importing():
         import sklearn.ensemble  # noqa: F401 - for what label owners and partners predict alone
 
+        from splitvfl.app.beginning import Command
         from splitvfl.app.console import RunProgress
         from splitvfl.app.experiment import run_experiment
         from splitvfl.app.run_folder import is_barely_begun
@@ -90,8 +91,7 @@ def train(
             overwrite=overwrite or (not resume and is_barely_begun(folder)),
             progress=progress.run(config.name),
             notify=noting(told, progress.tell),
-            command=given_command(),
-            foreseen=refusing(fail_above),
+            command=Command(given_command(), refusing(fail_above)),
         )
     print_run(summary, explain=explain, told=told, folder=folder)
     steps = [f"splitvfl report {folder}", f"tensorboard --logdir {'runs' if out is None else folder}"]
