@@ -16,6 +16,7 @@ from splitvfl.cli.console import (
     Overwrite,
     errors_console,
     given_command,
+    importing,
     next_steps,
     output_console,
     told_if_stopped,
@@ -112,14 +113,15 @@ def compare(
 
     With --cuts and --widths each defense is tried at each cut of the model and each width.
     """
-    from splitvfl.app.beginning import Command
-    from splitvfl.app.console import RunProgress
-    from splitvfl.app.experiment import cut_otherwise, run_variants, variants
-    from splitvfl.config.sections import load_config, parse_defenses
-    from splitvfl.report.report import write_report
-    from splitvfl.system.signals import Interrupted
+    with importing():
+        from splitvfl.app.beginning import Command
+        from splitvfl.app.console import RunProgress
+        from splitvfl.app.experiment import cut_otherwise, run_variants, variants
+        from splitvfl.config.sections import load_config, parse_defenses
+        from splitvfl.report.report import write_report
+        from splitvfl.system.signals import Interrupted
 
-    config = load_config(experiment, overrides or [])
+        config = load_config(experiment, overrides or [])
     chosen = [[], list(config.defenses)] if defenses is None else parse_defenses(defenses, folder=config.folder)
     folder = out or Path("runs") / f"{config.name}-compare"
     cut = cut_otherwise(

@@ -58,8 +58,7 @@ from splitvfl.leakage.column_errors import ROUNDING, ColumnErrors, WorstEpoch
 from splitvfl.leakage.column_figures import EXACT, TOLD, ColumnReading, ColumnShare, LaterReading
 from splitvfl.leakage.features import run_feature_attack
 from splitvfl.leakage.read_messages import HELD, ReadMessages
-from splitvfl.leakage.reconstruction import PlottedColumn
-from splitvfl.leakage.shown_records import SHOWN_COLUMNS, shown_column
+from splitvfl.leakage.shown_records import SHOWN_COLUMNS, PlottedColumn, shown_column
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 
 # Records of whom estimates are added up over the run, at most.

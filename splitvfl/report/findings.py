@@ -66,12 +66,6 @@ EXCESS = 0.05
 """By so much total may exceed what is known without messages, before labels are called not hidden."""
 
 
-def worst_leak(run: RunSummary) -> str:
-    """Return the worst leak AUC of a run in words, with its attack and partner; nothing if none was measured."""
-    worst, attack, partner = run.worst
-    return "" if worst is None else f"worst leak AUC {worst:.4f} ({shown_name(attack)} at {partner})"
-
-
 def stopping_note(run: RunSummary) -> str:
     """Return in a sentence where early stopping ended a run, and what it kept; nothing if the run was without it."""
     if run.planned_epochs is None:

@@ -162,7 +162,8 @@ def test_who_answers_the_most_frequent_for_all_reads_nothing_and_who_is_always_r
     assert field.share == pytest.approx(sum(row % 2 == 0 for row in others) / len(others))
 
 
-READERS = [RidgeAttack, InverseNetworkAttack, StackedRidgeAttack]
+OF_STEPS = pytest.param(InverseNetworkAttack, marks=pytest.mark.slow(reason="hundreds of steps for each message"))
+READERS = [RidgeAttack, OF_STEPS, StackedRidgeAttack]
 
 
 @pytest.mark.parametrize("kind", READERS)

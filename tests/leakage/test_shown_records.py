@@ -17,8 +17,7 @@ from splitvfl.errors import CheckpointError
 from splitvfl.hooks import View
 from splitvfl.leakage import shown_records
 from splitvfl.leakage.column_reading import ColumnReader, SentColumns
-from splitvfl.leakage.reconstruction import PlottedColumn
-from splitvfl.leakage.shown_records import SHOWN_FILE, ShownRecords, read_shown, save_shown, shown_column
+from splitvfl.leakage.shown_records import SHOWN_FILE, PlottedColumn, ShownRecords, read_shown, save_shown, shown_column
 
 VALUES = torch.randn(1_000, generator=torch.Generator().manual_seed(0)).double() * 30 + 40
 VALUES[3] = 1e6
