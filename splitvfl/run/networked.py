@@ -339,7 +339,7 @@ class PartyRun(Training, Generic[P]):
         self._watch_replays()
         # What a run logs is worker 0's, which has what all of them evaluate.
         log = self.settings.folder if self.team.rank == 0 else None
-        self._log.open(log, going_on_from=step if step in found and log is not None else None)
+        self._log.begin_in(log, going_on_from=step if step in found and log is not None else None)
         if step not in found or not step:
             self.save_checkpoint()  # under the number of this run
             self.team.collect(b"saved")
@@ -469,7 +469,7 @@ class ActiveRun(PartyRun[ActiveParty]):
         assert self._side is not None, "it was taken just now"
         self._side.reopen()
         self.notify(f"nobody else is needed any more: {self.name} trains on what it has, from step {self.step} on")
-        self._log.open(self.settings.folder, going_on_from=self.step)
+        self._log.begin_in(self.settings.folder, going_on_from=self.step)
         self._train()
 
     def _train(self) -> None:

@@ -15,7 +15,7 @@ class StepLog:
     """The log of a run, and what is added up beside it.
 
     Attributes:
-        monitor: Writes the log; into no file before :meth:`open`.
+        monitor: Writes the log; into no file before :meth:`begin_in`.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class StepLog:
         self._offset, self._seconds = 0, 0.0
         self._sums: dict[str, tuple[float, int]] = {}
 
-    def open(self, folder: Path | None, *, going_on_from: int | None) -> None:
+    def begin_in(self, folder: Path | None, *, going_on_from: int | None) -> None:
         """Log into a folder from now on.
 
         Args:

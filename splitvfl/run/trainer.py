@@ -342,7 +342,7 @@ class Trainer(Training):
             party.refusals.check()
         if self.folder is not None and not self.data_digests:
             self.data_digests = _digests(self._parties)
-        self._log.open(self.folder, going_on_from=self.step if self._begun else None)
+        self._log.begin_in(self.folder, going_on_from=self.step if self._begun else None)
         self._begun = True
         for side in self._sides.values():
             side.keep_in(self.folder)
