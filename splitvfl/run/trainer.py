@@ -7,9 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from splitvfl.crypto.engine import Engine
 from splitvfl.cut.layer import refuse_batch_mixing
 from splitvfl.data.digests import data_digests, refuse_changed_data
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
@@ -56,6 +55,9 @@ from splitvfl.run.score_seats import ScoreSeats
 from splitvfl.run.seats import LabelBook, Seats
 from splitvfl.run.step_seat import StepSeat
 from splitvfl.run.training import Training, TrainingProgress, new_run_number
+
+if TYPE_CHECKING:
+    from splitvfl.crypto.engine import Engine
 
 
 class Trainer(Training):
