@@ -27,6 +27,9 @@ from splitvfl.models import LinearTop, Recipe, logistic_loss
 from splitvfl.party.party import ActiveParty, PassiveParty
 from tests.builders import ACTIVE, party_data, seeded, weights
 
+# What own columns predict is never asked here, only whether it was judged.
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 BATCH = 16
 ENCRYPTED = InsecureEncryption(key_bits=512)
 

@@ -25,6 +25,9 @@ from splitvfl.metrics import leak_auc
 from splitvfl.party.party import ActiveParty
 from tests.builders import ACTIVE, active_party, generator, party_data, passive_party, top_model
 
+# What own columns predict is never asked here, only whether it was judged.
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 
 def marked(part: Records) -> Records:
     """Every third record is a dummy, whose label is the other one."""

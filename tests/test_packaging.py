@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+of_a_build = pytest.mark.slow(reason="builds the package, and installs it")
+
 PARTS = ("attacks", "defenses", "models", "penalties")
 
 
@@ -69,6 +71,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@of_a_build
 def test_the_wheel_holds_the_files_of_the_tree(checkout: Path, wheel: Path) -> None:
     names = names_in(wheel)
     expected = {f"splitvfl/{name}" for name in files_under(checkout / "splitvfl") if name not in PARTS}
@@ -78,6 +81,7 @@ def test_the_wheel_holds_the_files_of_the_tree(checkout: Path, wheel: Path) -> N
     assert {name for name in names if ".dist-info/" not in name} == expected
 
 
+@of_a_build
 def test_the_sdist_holds_each_part_once_and_the_tests(checkout: Path, built: Path) -> None:
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
@@ -90,6 +94,7 @@ def test_the_sdist_holds_each_part_once_and_the_tests(checkout: Path, built: Pat
     assert not [name for name in names if name.startswith(tuple(f"splitvfl/{part}" for part in PARTS))]
 
 
+@of_a_build
 def test_an_installed_wheel_works_away_from_the_checkout(installed: Path) -> None:
     code = (
         "import splitvfl, splitvfl.attacks, splitvfl.cli, splitvfl.defenses, splitvfl.models; "
@@ -103,12 +108,14 @@ def test_an_installed_wheel_works_away_from_the_checkout(installed: Path) -> Non
     assert "Usage:" in rest  # the command explains itself
 
 
+@of_a_build
 def test_nothing_but_the_package_lands_in_site_packages(wheel: Path) -> None:
     roots = {name.split("/")[0] for name in names_in(wheel)}
 
     assert {root for root in roots if not root.endswith(".dist-info")} == {"splitvfl"}
 
 
+@of_a_build
 def test_the_installed_command_writes_examples(installed: Path, tmp_path: Path) -> None:
     run(installed / "bin" / "splitvfl", "examples", "digits", "companies", cwd=tmp_path)
 

@@ -21,6 +21,9 @@ from splitvfl.run.trainer import Trainer
 from tests.builders import linear_trainer, small_trainer
 from tests.test_contract import ROWS, final_view, ids_of, labels_of, prediction_view, random, training_view
 
+# What own columns predict is never asked here, only whether it was judged.
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 Pair = tuple[dict[str, Any], dict[str, Any]]
 
 E1: dict[str, Any] = {"epsilon": 1.0}

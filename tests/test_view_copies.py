@@ -20,6 +20,9 @@ from splitvfl.run.trainer import Trainer
 from tests.builders import same, small_trainer, weights
 from tests.exchange.logistic import trainer_of, weights_of
 
+# What own columns predict is never asked here, only whether it was judged.
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 ROWS = 8
 FIELDS = sorted(name for name in vars(View) if isinstance(vars(View)[name], ViewField) and name != "bottom")
 
@@ -184,7 +187,7 @@ class Known:
 
 
 def trained(*attacks: Any, defenses: tuple[Any, ...] = ()) -> Trainer:
-    trainer = small_trainer(attacks=attacks, defenses=defenses, known_positives=3, known_negatives=3)
+    trainer = small_trainer(attacks=attacks, defenses=defenses, known_positives=3, known_negatives=3, audit=True)
     trainer.fit(2)
     return trainer
 

@@ -17,6 +17,8 @@ TESTS = Path(__file__).resolve().parent
 # Patterns of files beside this one, and why these have no quick form.
 SLOW_FILES: Mapping[str, str] = {
     "audit/test_every_seed.py": "an audit of each true claim in every seed",
+    "pages/test_python_page.py": "every example of the page, one after the other",
+    "penalties/test_against_ridge.py": "readers behind each penalty, in several seeds",
     "run/test_*faults.py": "runs that are disturbed, of several processes, and undisturbed ones to compare",
     "scripts/test_bench*.py": "benchmarks, with the commands that they time",
     "scripts/test_better_defense*.py": "reproductions",

@@ -27,10 +27,10 @@ from splitvfl.app.scoring import memoised_noise, prepare_coordinator
 from splitvfl.app.serving import PredictionFiles, prepare_prediction
 from splitvfl.cli import main
 from splitvfl.config.sections import ExperimentConfig, config_to_yaml, parse_config
-from splitvfl.cut.memoised import MemoisedNoise
 from splitvfl.errors import CheckpointError, ConfigError
 from splitvfl.net.certs import make_certificates
 from splitvfl.party.direction import own_direction
+from splitvfl.party.memoised import MemoisedNoise
 from tests.run.parties import free_ports
 
 TEXT = """\

@@ -59,7 +59,7 @@ def noise(seed: int) -> Bottom:
     return lambda columns: torch.randn(len(columns), 6, generator=random)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow(reason="another seed"))])
 def test_behind_a_bottom_that_bends_it_finds_more_than_a_linear_map(seed: int) -> None:
     """Four columns behind a tanh layer of six. Of seeds 0 to 4: .78 to .92, and ridge .70 to .85, .06 to .08 less."""
     found, linear = (share(attack, bent(seed), seed) for attack in (InverseNetworkAttack(), RidgeAttack()))
@@ -71,7 +71,7 @@ def test_what_is_linear_is_found_as_by_a_linear_map() -> None:
     assert share(InverseNetworkAttack(), straight(0), 0) > 0.999
 
 
-@pytest.mark.parametrize("known", [3, KNOWN])
+@pytest.mark.parametrize("known", [3, pytest.param(KNOWN, marks=pytest.mark.slow(reason="more known records"))])
 def test_where_nothing_is_told_it_stays_near_the_mean(known: int) -> None:
     """An estimate by the known records' mean is at −1 / 20 or so. Of seeds 0 to 4: −.02 to .02, and ridge to −.10."""
     assert share(InverseNetworkAttack(), noise(0), 0, known=known) > -0.1

@@ -99,13 +99,13 @@ def read_at_once(views: list[View], records: int) -> Tensor:
     return torch.from_numpy(total + np.bincount(messages.record, log_ratios(messages, fit, variances), records))
 
 
-def test_it_reads_breast_cancer_in_15_epochs() -> None:
-    (leak,) = trained("breast cancer", AxisSumKL(detection_error=0.4), MixtureAttack(), epochs=15, batch=64)
-    # The mean of three seeds is .998; one seed's deviation is .002.
-    assert leak.summary.worst_accumulated_auc > 0.98
+def test_it_reads_breast_cancer_in_ten_epochs() -> None:
+    (leak,) = trained("breast cancer", AxisSumKL(detection_error=0.4), MixtureAttack(), epochs=10, batch=64)
+    assert leak.summary.worst_accumulated_auc > 0.97
     assert leak.summary.worst == pytest.approx(leak.summary.worst_accumulated_auc)
 
 
+@pytest.mark.slow(reason="trains to convergence, twice")
 @pytest.mark.parametrize(
     ("name", "defense", "batch", "least"),
     [
@@ -121,14 +121,16 @@ def test_it_reads_what_is_trained_to_convergence(name: str, defense: Any, batch:
     assert oriented(leak_auc(read_at_once(recorder.seen, len(truth)), truth)) > least
 
 
-@pytest.mark.parametrize("own", [0, 10], ids=["all columns here", "some there"])
-@pytest.mark.parametrize("hidden", [0, 8], ids=["linear top", "deep top"])
+@pytest.mark.parametrize(
+    ("hidden", "own"), [(0, 0), (8, 10)], ids=["linear top, all columns here", "deep top, some columns there"]
+)
 def test_where_nothing_hides_labels_it_is_as_good_as_who_knows_some(hidden: int, own: int) -> None:
     attacks = MixtureAttack(), DirectionAttack()
     leak, knowing = trained("breast cancer", None, *attacks, epochs=4, batch=64, hidden=hidden, own=own)
     assert leak.summary.worst > knowing.summary.worst - 0.01
 
 
+@pytest.mark.slow(reason="two trainings behind noise")
 @pytest.mark.parametrize("defense", [Isotropic(ratio=1.0), MaxNorm()], ids=["isotropic", "max-norm"])
 def test_it_reads_other_noise(defense: Any) -> None:
     leak, readout = trained("breast cancer", defense, MixtureAttack(), ReadoutAttack(), epochs=8, batch=64)
@@ -136,6 +138,7 @@ def test_it_reads_other_noise(defense: Any) -> None:
     assert leak.summary.worst > 0.99
 
 
+@pytest.mark.slow(reason="trains on batches of eight")
 def test_batches_of_eight_are_enough() -> None:
     recorder = Recorder()
     trained("breast cancer", AxisGaussian(detection_error=0.4), recorder, epochs=8, batch=8)
@@ -176,9 +179,9 @@ def last_scores(attack: Any, seen: list[View]) -> dict[int, float]:
     return scores
 
 
-@pytest.mark.parametrize(("stop", "noise"), [(1, 0.3), (3, 0.3), (4, 0.3), (8, 0.3), (4, 1e6)])  # the last fit fails
+@pytest.mark.parametrize(("stop", "noise"), [(1, 0.3), (4, 0.3), (4, 1e6)])  # the last fit fails
 def test_it_goes_on_to_the_bit(stop: int, noise: float) -> None:
-    seen = views(5, noise=noise)
+    seen = views(3, noise=noise)
     straight, resumed = MixtureAttack(), MixtureAttack()
     last_scores(straight, seen[:stop])
 
@@ -260,7 +263,7 @@ def test_rows_of_zeros_are_no_messages() -> None:
 def test_it_keeps_so_many_messages_and_whole_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("splitvfl.attacks.mixture._MOST_MESSAGES", 150)
     attack = MixtureAttack()
-    last_scores(attack, views(9))
+    last_scores(attack, views(4))
     assert attack.fit is not None
     assert attack.fit.messages == 120
     kept = sum(part[0].numel() for epoch in attack.state_dict()["epochs"] for part in epoch)

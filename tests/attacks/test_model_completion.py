@@ -110,7 +110,7 @@ def test_the_head_alone_is_logistic_regression_with_equal_classes() -> None:
     )
 
 
-@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("sparse", [False, pytest.param(True, marks=pytest.mark.slow(reason="the same table, sparse"))])
 def test_embeddings_are_completed_and_tuned(sparse: bool) -> None:
     codes = torch.randint(0, 30, (ROWS, 2), generator=generator(1))
     columns = Columns(columns_of(3), codes)

@@ -50,18 +50,21 @@ def straight(seed: int) -> Bottom:
     return lambda given: given @ weight
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow(reason="another seed"))])
 def test_columns_that_differ_in_distribution_are_found_without_any_pair(seed: int) -> None:
     """Behind one layer as wide as they are many. Of seeds 0 to 5 in five, .97 to 1.00."""
     assert shares(PseudoClientAttack(), straight(seed), seed).min() > 0.9
 
 
+@pytest.mark.slow(reason="two attacks on thirty messages")
 def test_an_adversary_finds_them_too() -> None:
     """Of seeds 0 to 5 in four, .85 to .99."""
     assert shares(PseudoClientAttack(loss="adversary"), straight(4), 4).min() > 0.9
 
 
-@pytest.mark.parametrize("loss", ["moments", "adversary"])
+@pytest.mark.parametrize(
+    "loss", ["moments", pytest.param("adversary", marks=pytest.mark.slow(reason="trains an adversary"))]
+)
 def test_where_nothing_is_told_nothing_is_read(loss: Any) -> None:
     """Noise that has the columns' distribution: some map fits it, and its estimates are wrong by twice the variance."""
     random = torch.Generator().manual_seed(7)
@@ -87,6 +90,7 @@ class Knowing(nn.Module):
         return (activation @ self.undone - self.labels).square().mean()
 
 
+@pytest.mark.slow(reason="two attacks on thirty messages")
 @pytest.mark.parametrize("seed", [0, 3])
 def test_of_columns_that_are_distributed_alike_labels_say_which_is_which(seed: int) -> None:
     """The label is the first column. Of seeds 0 to 5 it is found in all, .99 to 1.00, and without labels in none."""
@@ -113,11 +117,11 @@ def test_of_columns_that_are_distributed_alike_labels_say_which_is_which(seed: i
 def test_what_kernels_say_is_their_mean_over_random_frequencies() -> None:
     """Beside exact kernels, pair by pair.
 
-    The mean of 2 000 draws is off by 1 % or so: each draw is a mean of 80 waves, off by a third.
+    The mean of 500 draws is off by 2 % or so: each draw is a mean of 80 waves, off by a third.
     """
     random = torch.Generator().manual_seed(0)
     made, given = torch.randn(3, 7, 2, generator=random), 1.0 + torch.rand(5, 2, generator=random)
-    found = torch.stack([moments_apart(made, given, random) for _ in range(2_000)]).mean(dim=0)
+    found = torch.stack([moments_apart(made, given, random) for _ in range(500)]).mean(dim=0)
     for one, value in zip(made, found, strict=True):
         spread = (torch.cov(one.T, correction=0) - torch.cov(given.T, correction=0)).square().sum()
         middle = (one.mean(dim=0) - given.mean(dim=0)).square().sum()
@@ -125,7 +129,7 @@ def test_what_kernels_say_is_their_mean_over_random_frequencies() -> None:
             kernel(one, one, width).mean() + kernel(given, given, width).mean() - 2 * kernel(one, given, width).mean()
             for width in (0.25, 0.5, 1.0, 2.0, 4.0)
         )
-        assert value.item() == pytest.approx(float(spread + middle + kernels), rel=0.05)
+        assert value.item() == pytest.approx(float(spread + middle + kernels), rel=0.07)
 
 
 def kernel(one: Tensor, other: Tensor, width: float) -> Tensor:

@@ -48,7 +48,7 @@ def by_cvxpy(left: Tensor, right: Tensor) -> list[tuple[np.ndarray[Any, Any], fl
 
 @pytest.mark.parametrize(
     ("m", "d", "dominant"),
-    [(1, 6, 1.0), (1, 6, 20.0), (2, 5, 1.0), (5, 8, 1.0), (9, 12, 1.0), (3, 12, 10.0), (0, 3, 1.0)],
+    [(1, 6, 20.0), (2, 5, 1.0), (9, 12, 1.0), (3, 12, 10.0), (0, 3, 1.0)],
 )
 def test_it_is_what_a_general_solver_finds(m: int, d: int, dominant: float) -> None:
     left, right, _ = random_equations(m, d, n=3, dominant=dominant)
@@ -93,7 +93,7 @@ def system(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.composite(system)())
 def test_no_record_is_further_from_it_than_its_bound(equations: tuple[Tensor, Tensor, Tensor]) -> None:
     left, right, truth = equations
@@ -153,6 +153,7 @@ def test_no_equation_leaves_the_middle() -> None:
     assert rcc1(torch.ones(1, 3), torch.ones(0, 1)).shape == (0, 3)
 
 
+@pytest.mark.slow(reason="more predictions than are solved at once")
 def test_the_rest_of_the_predictions_does_not_matter() -> None:
     left, right, _ = random_equations(2, 4, n=10_000, corners=True)
 
@@ -218,7 +219,7 @@ def test_within_errors_it_is_what_a_general_solver_finds(m: int, d: int, dominan
         assert float(bound) == pytest.approx(value, abs=1e-5)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.integers(1, 4),
     st.integers(1, 6),

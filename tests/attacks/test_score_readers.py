@@ -17,6 +17,9 @@ from splitvfl.hooks import KnownColumns, View, call_attack
 from splitvfl.leakage.column_errors import shares_recovered
 from splitvfl.leakage.ridge import fit_ridge
 
+# What own columns predict is never asked here, only whether it was judged.
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 RECORDS, KNOWN, OWN, COLUMNS = 300, 40, 2, 3
 BOTH: list[Any] = [GenerativeRegressionAttack, ScoreInversionAttack]
 

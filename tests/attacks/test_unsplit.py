@@ -15,7 +15,7 @@ from splitvfl.errors import ArgumentError, AttackRefused
 from splitvfl.hooks import View, call_attack, most_records_of
 from splitvfl.leakage.architecture import architecture_of
 
-RECORDS, COLUMNS, MESSAGES = 32, 4, 12
+RECORDS, COLUMNS, MESSAGES = 32, 4, 8
 
 
 class Near(nn.Linear):
@@ -61,12 +61,13 @@ def shares(bottom: nn.Module, seed: int, send: Callable[[Tensor], Tensor] | None
     return 1 - torch.stack(off).mean(dim=0)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow(reason="another seed"))])
 def test_what_first_weights_nearly_are_is_read(seed: int) -> None:
     """Four columns. Of seeds 0 to 3, last ten of 20 messages: .76 to .86; the first three .84 to .94."""
     assert shares(trained(near, seed), seed).mean() > 0.7
 
 
+@pytest.mark.slow(reason="hundreds of steps for each of many messages, in two seeds")
 def test_behind_first_weights_that_are_drawn_it_reads_next_to_nothing() -> None:
     """It finds columns that would be sent so, and not these. Of seeds 0 to 3: .01 to .28 of variance, each column >= 0.
 
@@ -92,6 +93,7 @@ class Mixing(nn.Module):
         return columns @ self.mixture
 
 
+@pytest.mark.slow(reason="two hundred rounds, until it settles")
 def test_of_an_architecture_without_weights_columns_are_those_of_least_squares() -> None:
     """``min |xA − a|² / V + 0.01 |x|² / d``, with V the outputs' variance in sum, has a closed form."""
     truth = torch.randn(RECORDS, COLUMNS, generator=torch.Generator().manual_seed(2))

@@ -17,6 +17,9 @@ from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Defense
 from splitvfl.privacy.gaussian_dp import gaussian_mu_delta
 
+# What own columns predict is never asked here, only whether it was judged.
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 
 def test_a_figure_is_a_mean_with_the_t_interval_of_scipy() -> None:
     values = [0.52, 0.61, 0.58, 0.66]

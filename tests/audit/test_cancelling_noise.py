@@ -8,8 +8,9 @@ which two of μ = 1 allow √2.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -281,7 +282,23 @@ def audited(case: Case, seed: int) -> DefenseAudit:
     return audit_defense(case.make(), around=Surroundings(epochs=case.epochs), draws=case.draws, seed=seed)
 
 
-@pytest.mark.parametrize("false", FALSE)
+# One of each way in which it is seen, the record that is spared, and the first and the last of those that are true.
+QUICK = (
+    "Laplace noise that sums to 0 over the batch",
+    "second message of a record with the other sign",
+    "noise of the last message, one record on",
+    "no noise for one record of a hundred",
+    "noise drawn once for each record",
+    "own noise, and more that the next message takes back",
+)
+slow = pytest.mark.slow(reason="an audit of each way in which noise may cancel")
+
+
+def by_name(cases: Iterable[str]) -> list[Any]:
+    return [pytest.param(case, marks=[] if case in QUICK else slow) for case in cases]
+
+
+@pytest.mark.parametrize("false", by_name(FALSE))
 def test_noise_that_cancels_is_called_violated(false: str) -> None:
     claims = [audited(FALSE[false], seed).claims[0] for seed in range(EACH)]
     violated = [claim for claim in claims if claim.verdict == "violated"]
@@ -292,13 +309,14 @@ def test_noise_that_cancels_is_called_violated(false: str) -> None:
         assert SEEN_IN.get(false, "one message of the record") in claim.seen
 
 
-@pytest.mark.parametrize("true", TRUE)
+@pytest.mark.parametrize("true", by_name(TRUE))
 def test_noise_that_has_enough_of_its_own_is_not(true: str) -> None:
     verdicts = [audited(TRUE[true], seed).verdict for seed in range(EACH)]
     assert verdicts.count("violated") <= binom.isf(1e-3, EACH, 0.05)
     assert set(verdicts) <= {"not refuted", "violated"}
 
 
+@pytest.mark.slow(reason="audits of what is not found")
 @pytest.mark.parametrize("unseen", UNSEEN)
 def test_what_stands_on_the_page_as_unseen_is_not_found_yet(unseen: str) -> None:
     assert audited(UNSEEN[unseen], 0).verdict == "not refuted"

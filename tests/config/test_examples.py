@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,11 +14,28 @@ from splitvfl.leakage.monitor import read_metrics
 from splitvfl.report.summary import read_summary
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "splitvfl" / "examples"
+# Of each of them something smaller runs in the first tier: another example, or the command on fewer records.
+LARGE = {
+    "credit_default": "trains on 24,000 records",
+    "encrypted": "keys of 2,048 bits",
+    "one_hot_columns": "trains on 16,000 records",
+    "which_digit": "ten classes, each with its own audit",
+    "wide_deep_clicks": "trains a deep model on 16,000 records",
+    "wide_deep_criteo": "trains a deep model on 8,000 records",
+}
 FILES_NEEDED = {"credit_default": "credit_default_taiwan.parquet", "wide_deep_criteo": "criteo_head_10k.parquet"}
 
 
+def cases() -> list[Any]:
+    """Every example by its name; what is large is of the second tier."""
+    marks = {stem: [pytest.mark.slow(reason=reason)] for stem, reason in LARGE.items()}
+    return [
+        pytest.param(path, id=path.stem, marks=marks.get(path.stem, [])) for path in sorted(EXAMPLES.glob("*.yaml"))
+    ]
+
+
 @pytest.mark.usefixtures("few_rounds")
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", cases())
 def test_example_runs(
     path: Path, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,7 +59,9 @@ def trained(model: SplitModel, forward: Callable[..., Any], steps: int = 3) -> l
     return losses
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize(
+    "backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow(reason="traces gradients too"))]
+)
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_compiled_model_trains_as_the_model_does_and_is_compiled_once(hook: str, backend: str) -> None:
     plain, model = model_of(hook), model_of(hook)

@@ -23,6 +23,8 @@ from splitvfl.data.load import load
 from splitvfl.data.sources import read_table
 from splitvfl.errors import ArgumentError, DataError
 
+another_law = pytest.mark.slow(reason="draws 100,000 rows, and as many to fit the law that is asked for")
+
 ROWS = 100_000
 # Strength and intercept are chosen on so many rows of their own.
 PILOT = 1 << 17
@@ -56,7 +58,7 @@ def test_columns_are_named_and_typed_as_criteos(frame: pd.DataFrame) -> None:
         assert frame[name].dropna().str.fullmatch("[0-9a-f]{8}").all()
 
 
-@pytest.mark.parametrize("share", [0.03, 0.26])
+@pytest.mark.parametrize("share", [0.03, pytest.param(0.26, marks=another_law)])
 def test_the_share_of_clicks_is_the_asked_one(share: float) -> None:
     chunks = list(Clicks(ROWS, positive_share=share, seed=5).chunks())
     labels = np.concatenate([chunk.rows.column("label").to_numpy() for chunk in chunks])
@@ -85,7 +87,15 @@ def test_labels_follow_the_probabilities(frame: pd.DataFrame, chances: np.ndarra
     assert ((found - expected) ** 2 / variance).sum() < stats.chi2(20).ppf(0.999)
 
 
-@pytest.mark.parametrize(("asked", "share"), [(0.6, 0.25), (0.8, 0.03), (0.8, 0.25), (0.95, 0.25)])
+@pytest.mark.parametrize(
+    ("asked", "share"),
+    [
+        pytest.param(0.6, 0.25, marks=another_law),
+        pytest.param(0.8, 0.03, marks=another_law),
+        pytest.param(0.8, 0.25, marks=another_law),
+        (0.95, 0.25),
+    ],
+)
 def test_the_bayes_auc_is_the_asked_one(asked: float, share: float, tmp_path: Path) -> None:
     made = Clicks(ROWS, bayes_auc=asked, positive_share=share, seed=1)
 
@@ -252,6 +262,7 @@ def _linear_auc(frame: pd.DataFrame, columns: list[str], train: int) -> float:
     return float(roc_auc_score(frame["label"][train:], model.decision_function(matrix[train:])))
 
 
+@pytest.mark.slow(reason="fits three linear models")
 def test_a_linear_model_learns_much_and_not_everything(frame: pd.DataFrame, chances: np.ndarray) -> None:
     rows, train = 16_000, 12_000
     columns = list(frame)[2:]
@@ -266,16 +277,24 @@ def test_a_linear_model_learns_much_and_not_everything(frame: pd.DataFrame, chan
     assert rest > 0.675
 
 
-def test_the_named_set_has_counts_and_fields() -> None:
+def test_the_named_set_has_counts_and_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def fewer(rows: int) -> Clicks:
+        asked.append(rows)
+        return Clicks(rows // 10)
+
+    monkeypatch.setattr("splitvfl.data.sets.Clicks", fewer)
     data = load("clicks", active="I[1-6]", passive={"publisher": "rest"})
 
-    assert data.active.train.count + data.active.test.count == 20_000
+    assert asked == [20_000]
+    assert data.active.train.count + data.active.test.count == 2_000
     assert data.active.column_names == tuple(f"I{n}" for n in range(1, 7))
     assert data["publisher"].field_names == tuple(f"C{n}" for n in range(1, 27))
     assert "id" not in data["publisher"].column_names
 
 
-@pytest.mark.parametrize(("fields", "numbers"), [(26, 0), (0, 13), (2, 2), (40, 20)])
+@pytest.mark.parametrize(("fields", "numbers"), [(0, 13), (2, 0), (3, 20)])
 def test_any_number_of_columns(fields: int, numbers: int) -> None:
     table = Clicks(500, fields=fields, numbers=numbers).table()
 

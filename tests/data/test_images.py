@@ -19,6 +19,9 @@ from splitvfl.data.images import read_images
 from splitvfl.data.load import load
 from splitvfl.errors import ArgumentError, DataError
 
+# What own columns predict is never asked here, only whether it was judged.
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 COUNTS = {"train": 40, "test": 20}
 
 

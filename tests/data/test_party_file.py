@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,15 @@ class World:
         self.folders = aligned(folder, self.files, padding=padding)
         self.folder = folder
 
+    def copied(self, folder: Path) -> World:
+        """The same files and their alignment elsewhere, where a test may write beside them."""
+        shutil.copytree(self.folder, folder, dirs_exist_ok=True)
+        other = copy.copy(self)
+        other.folder = folder
+        other.files = {name: folder / path.name for name, path in self.files.items()}
+        other.folders = {name: folder / path.relative_to(self.folder) for name, path in self.folders.items()}
+        return other
+
     def load(self, party: str, **settings: Any) -> PartyData:
         return load_party(self.files[party], **{**self.settings(party), **settings}).data
 
@@ -94,14 +105,24 @@ class World:
         return open_party(self.folder / out / name)
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+@pytest.fixture(scope="module")
+def first_world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="module")
+def first_padded(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("padded"), padding=0.5)
 
 
 @pytest.fixture
-def padded(tmp_path: Path) -> World:
-    return World(tmp_path, padding=0.5)
+def world(first_world: World, tmp_path: Path) -> World:
+    return first_world.copied(tmp_path)
+
+
+@pytest.fixture
+def padded(first_padded: World, tmp_path: Path) -> World:
+    return first_padded.copied(tmp_path)
 
 
 def ages(data: Records, like: PartyData) -> np.ndarray:

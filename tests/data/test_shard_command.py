@@ -95,7 +95,9 @@ def test_a_file_without_a_header_is_divided(people: Path) -> None:
     assert pq.read_schema(shard_file(Path("sharded"), 0)).names == ["customer", "day"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow(reason="another signal"))]
+)
 def test_a_division_that_is_interrupted_leaves_nothing(number: signal.Signals, people: Path) -> None:
     # Large enough to be still at work when the signal comes.
     people.write_text("customer,zip,day\n" + "".join(f"c{row},1,d\n" for row in range(200_000)))

@@ -213,7 +213,12 @@ def told_by_angles(row: Row, defense: Any, n: int, width: int, dtype: torch.dtyp
 
 
 # Batches of one run of 16, with a remainder, and of several blocks; each width in one of them.
-SIZES = [(16, 16), (50, 2), (512, 1), (4096, 128)]
+SIZES = [
+    (16, 16),
+    pytest.param(50, 2, marks=pytest.mark.slow(reason="a remainder")),
+    pytest.param(512, 1, marks=pytest.mark.slow(reason="several blocks of one column")),
+    (4096, 128),
+]
 
 
 @pytest.mark.parametrize(("n", "width"), SIZES)
@@ -225,7 +230,7 @@ def test_no_angle_tells_which_message_was_sent(name: str, n: int, width: int) ->
 
 
 @has_wide
-@pytest.mark.parametrize("n", [16, 512])
+@pytest.mark.parametrize("n", [pytest.param(16, marks=pytest.mark.slow(reason="128 messages of each defense")), 512])
 @pytest.mark.parametrize("name", NOISY)
 def test_no_angle_tells_which_message_of_float64_was_sent(name: str, n: int) -> None:
     told, error = told_by_angles(NOISY[name], NOISY[name].make(), n, 1, torch.float64)
@@ -308,7 +313,14 @@ def allowed(rows: int) -> float:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("width", "n", "steps"), [(2, 4096, 1), (16, 16, 128), (128, 4096, 1)])
+@pytest.mark.parametrize(
+    ("width", "n", "steps"),
+    [
+        (2, 4096, 1),
+        pytest.param(16, 16, 128, marks=pytest.mark.slow(reason="128 messages of each defense")),
+        (128, 4096, 1),
+    ],
+)
 @pytest.mark.parametrize("name", NOISY)
 def test_no_rounding_tells_which_row_was_sent(name: str, width: int, n: int, steps: int, dtype: torch.dtype) -> None:
     auc = told_by_rounding(NOISY[name], NOISY[name].mildly(), width, n, steps=steps, dtype=dtype)

@@ -16,6 +16,11 @@ from splitvfl.errors import DataError
 from splitvfl.leakage.own_columns_many import first_component_leak, own_columns_leak
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _few_rounds() -> None:
+    """As many rounds of boosting as users have: here it is asked what columns predict."""
+
+
 def test_classes_are_predicted_as_on_records_that_were_held_out() -> None:
     rows, labels = load_wine(return_X_y=True)
     rows = scale(rows)[:, :2]  # two columns, or nothing would be left to miss

@@ -25,9 +25,6 @@ from splitvfl.learning.glm_losses import GammaLoss, PoissonLoss
 from splitvfl.learning.losses import SquaredError
 from splitvfl.learning.tasks import Binary, Multiclass, Regression, Task
 
-# Three rounds of boosting, which are enough to see what a line does not.
-pytestmark = pytest.mark.usefixtures("few_rounds")
-
 
 def records(columns: Any, labels: Any, *, codes: Tensor | None = None) -> Records:
     numeric = torch.as_tensor(np.asarray(columns), dtype=torch.float32)
@@ -175,7 +172,7 @@ def test_dummies_teach_nothing() -> None:
 
 
 def test_of_many_records_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("splitvfl.leakage.drawing.MOST_RECORDS", 60)
+    monkeypatch.setattr("splitvfl.learning.drawing.MOST_RECORDS", 60)
     train, asked = split(records(*binary_labels(curved=False)), 350)
     fitted: list[int] = []
     usual = module.predicting

@@ -13,7 +13,7 @@ from splitvfl.cut.split_model import SplitModel
 from splitvfl.data.columns import Columns, Records
 from splitvfl.defenses import Isotropic
 from splitvfl.errors import ArgumentError, DataError
-from splitvfl.leakage import own_columns, own_columns_many
+from splitvfl.leakage import own_columns
 from splitvfl.leakage.message_audit import MessageAudit
 from splitvfl.learning.randomness import PartyRandom
 
@@ -63,15 +63,14 @@ def run(
     return audit
 
 
-@pytest.fixture
-def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small models of the features: what is fitted where does not depend on how well."""
-    monkeypatch.setattr(own_columns, "ROUNDS", 4)
-    monkeypatch.setattr(own_columns_many, "ROUNDS", 4)
-
-
-@pytest.mark.usefixtures("few_rounds")
-@pytest.mark.parametrize("classes", TASKS.values(), ids=TASKS)
+@pytest.mark.parametrize(
+    "classes",
+    [
+        pytest.param(classes, marks=[] if classes == 3 else pytest.mark.slow(reason="another task"))
+        for classes in TASKS.values()
+    ],
+    ids=TASKS,
+)
 def test_shuffled_labels_are_read_by_nothing(classes: int | None) -> None:
     """Log odds that know a record's own label read more than 0.9 of shuffled ones here."""
     features, labels = world(classes, records=200)
@@ -99,7 +98,6 @@ def test_a_second_model_knows_no_label_of_the_fold_that_it_is_judged_on() -> Non
     assert (found == (31 & ~(own | left_out))).all()
 
 
-@pytest.mark.usefixtures("few_rounds")
 @pytest.mark.parametrize("classes", TASKS.values(), ids=TASKS)
 def test_the_total_is_the_largest_of_reader_features_and_attacks(classes: int | None) -> None:
     features, labels = world(classes)
@@ -133,7 +131,6 @@ def test_a_reader_that_loses_to_the_features_does_not_lower_the_total() -> None:
     assert told.baseline == own_columns.own_columns_auc(Columns.of(features), labels).auc
 
 
-@pytest.mark.usefixtures("few_rounds")
 def test_features_are_found_by_the_records_ids() -> None:
     features, labels = world(2, records=120)
     whole = run(2, features, labels, given=features)
@@ -159,7 +156,6 @@ def test_a_record_without_features_stops_before_anything_is_sent() -> None:
         run(2, features, labels, given=features[:, 0])
 
 
-@pytest.mark.usefixtures("few_rounds")
 def test_models_of_the_features_are_fitted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     fits: list[int] = []
     made = own_columns.classifiers

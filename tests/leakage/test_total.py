@@ -167,9 +167,17 @@ DEFENSES: dict[str, Callable[[], object]] = {
 }
 
 
+# One run each, as all is read; the others are of the second tier.
+QUICK = ("none", "max-norm")
+slow = pytest.mark.slow(reason="every attack beside the auditor, in two seeds")
+
+
 @pytest.mark.parametrize(
     ("name", "make"),
-    [*((name, made_up) for name in DEFENSES), ("axis-gaussian", breast_cancer), ("asymmetric-response", breast_cancer)],
+    [
+        *(pytest.param(name, made_up, marks=[] if name in QUICK else slow) for name in DEFENSES),
+        *(pytest.param(name, breast_cancer, marks=slow) for name in ("axis-gaussian", "asymmetric-response")),
+    ],
 )
 def test_no_attack_on_messages_beats_the_total(name: str, make: Callable[[], tuple[Tensor, Tensor]]) -> None:
     seeds = SEEDS[:1] if name in ALL_IS_READ else SEEDS

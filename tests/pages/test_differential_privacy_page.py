@@ -16,6 +16,9 @@ from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data.ranges import read_ranges
 from splitvfl.privacy import tight_hdp_sensitivity
 
+# What own columns predict is never asked here, only whether it was judged.
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 PAGE = Path(__file__).parents[2] / "docs" / "differential-privacy.md"
 # The page's own file is of somebody's patients; this set has columns of the same names.
 OURS = ("data: {name: table, path: patients.csv, label: malignant, ranges: ranges.csv}", "data: {name: breast-cancer}")

@@ -20,6 +20,9 @@ from splitvfl.models import MLP, Sampled
 from splitvfl.party.party import PassiveParty
 from tests.builders import WIDTH, active_party, linear_trainer, party_data, small_trainer
 
+# What own columns predict is never asked here, only whether it was judged.
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "hooks.md"
 FIELDS = tuple(name for name in vars(View) if isinstance(vars(View)[name], ViewField))
 SECRETS = ("ids", "labels", "label_gradients")

@@ -530,6 +530,7 @@ def aligned(tmp_path: Path, checkout: Path) -> dict[str, Path]:
     return data
 
 
+@pytest.mark.slow(reason="two parties of two workers, each in a process")
 def test_the_example_of_ray_trains_in_a_process_group_that_is_there(aligned: dict[str, Path], checkout: Path) -> None:
     workers = {}
     for party, place in aligned.items():

@@ -32,6 +32,9 @@ from tests.builders import (
 )
 from tests.walking import reachable, reveals
 
+# What own columns predict is never asked here, only whether it was judged.
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 ROWS = 24  # two to the power of 24 patterns: none of them turns up by chance
 
 

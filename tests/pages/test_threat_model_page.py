@@ -33,6 +33,9 @@ from tests.builders import small_trainer
 from tests.conftest import SecretsFactory
 from tests.pages.threat_model_page import Claim, read_claims, sentences, what_is_wrong
 
+# What own columns predict is never asked here, only whether it was judged.
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 LIST = "tests/pages/threat_model_claims.txt"
 
 
@@ -197,8 +200,8 @@ def test_the_limit_of_a_sum_is_the_one_that_the_page_names(rows: int) -> None:
     own = Encryption()
     layouts = {
         "residue": own.layout(rows, 5),
-        "taylor": Taylor(rows=rows, loss=False).layout(5),
-        "taylor with its loss": Taylor(rows=rows, loss=True).layout(5),
+        "taylor": Taylor(rows=rows, loss=False).sums_layout(5),
+        "taylor with its loss": Taylor(rows=rows, loss=True).sums_layout(5),
         "coordinator": Coordinator(rows=rows).layout(5, 3),
     }
     limits = {name: layout.largest_sum * 2.0**-layout.sum_bits for name, layout in layouts.items()}

@@ -10,6 +10,9 @@ import pytest
 from splitvfl.cli import main
 from splitvfl.report.summary import read_summary
 
+# What own columns predict is never asked here, only whether it was judged.
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 
 def block(page: Path, language: str, word: str) -> str:
     (found,) = (

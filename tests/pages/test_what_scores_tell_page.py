@@ -28,6 +28,7 @@ def check(printed: str, shown: str) -> None:
         assert float(found) == pytest.approx(float(expected), abs=max(1.1 * 10.0**-digits, 0.002))
 
 
+@pytest.mark.slow(reason="trains for fifteen epochs, and forecasts twice")
 def test_the_page_shows_what_is_printed(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

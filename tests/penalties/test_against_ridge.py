@@ -13,7 +13,7 @@ from scripts.reproduce.readers.penalties import share_of_ridge, trained
 from splitvfl.hooks import Weighed
 from splitvfl.penalties import AdversarialReconstruction, DistanceCorrelation, MutualInformationBottleneck
 
-SEEDS = (0, 1, 2)
+SEEDS = (0, 1)
 
 
 def outcome(seed: int, penalties: list[Any], *, sampled: bool = False) -> tuple[float, float]:
@@ -39,7 +39,7 @@ def test_less_is_read_at_a_small_loss(
     make: Callable[[], Weighed], loss: float, undefended: list[tuple[float, float]]
 ) -> None:
     found = [outcome(seed, [make()]) for seed in SEEDS]
-    # Over ten seeds ridge recovers .65 without a penalty and .33 and .31 with them; of three seeds at most .58 of what
+    # Over ten seeds ridge recovers .65 without a penalty and .33 and .31 with them; of two seeds at most .58 of what
     # it does without. The AUC is .946 without, .944 and .921 with them; of three seeds at most .003 and .046 lower.
     assert mean(share for share, _ in found) < 0.75 * mean(share for share, _ in undefended)
     assert mean(auc for _, auc in found) > mean(auc for _, auc in undefended) - loss
@@ -48,7 +48,7 @@ def test_less_is_read_at_a_small_loss(
 def test_the_adversary_hides_little_from_who_puts_epochs_side_by_side() -> None:
     """What the page warns of: each epoch tells ridge little, and four of them together nearly all."""
     penalty = Weighed(AdversarialReconstruction(), 1.0)
-    runs = [trained(seed, [penalty], readers=("ridge", "stacked-ridge")).column_readings("lab") for seed in SEEDS[:2]]
+    runs = [trained(seed, [penalty], readers=("ridge", "stacked-ridge")).column_readings("lab") for seed in SEEDS]
     ridge, stacked = zip(*runs, strict=True)
     # Over ten seeds ridge recovers .31 in the last epoch and stacked-ridge .72, of .80 without a penalty; over the run
     # .83, as without; over the run no seed of ten has less than .76.

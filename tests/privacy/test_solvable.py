@@ -237,7 +237,10 @@ def test_the_change_is_the_smallest_that_prevents_it(
     assert (found.batch_size, found.epochs) == (next(larger, None), next(fewer, None))
 
 
-@pytest.mark.parametrize(("records", "size", "features", "epochs"), [(600, 8, 10, 1), (600, 30, 2, 20)])
+@pytest.mark.parametrize(
+    ("records", "size", "features", "epochs"),
+    [(600, 8, 10, 1), pytest.param(600, 30, 2, 20, marks=pytest.mark.slow(reason="twenty epochs"))],
+)
 def test_with_the_change_the_attacks_fail(records: int, size: int, features: int, epochs: int) -> None:
     training = SummedTraining(records, size, epochs)
     before = simulated(training, features, own=0)
@@ -251,6 +254,7 @@ def test_with_the_change_the_attacks_fail(records: int, size: int, features: int
     assert solvable_labels("lab", features, changed, horizon=math.inf, zero_start=False) == []
 
 
+@pytest.mark.slow(reason="sixty epochs")
 def test_with_fewer_epochs_stacking_fails() -> None:
     training = SummedTraining(600, 150, 60)
     allowed = prevention(training, 3).epochs

@@ -7,7 +7,6 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
-from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -33,22 +32,6 @@ from tests.report.test_audit_page import PROMISED, audit
 
 EVIL = "<script>alert('x')</script> & \"$\\frac{1}$\" {{ 7*7 }}"
 VOID = {"meta", "link", "img", "br", "hr", "input"}
-
-
-@pytest.fixture
-def drawn() -> None:
-    """Let figures be drawn."""
-
-
-@pytest.fixture(autouse=True)
-def _empty_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave figures empty for tests that look at other parts of a page: drawing takes most of the time of one."""
-    if "drawn" not in request.fixturenames:
-        monkeypatch.setattr(figures, "inline_svg", empty_svg)
-
-
-def empty_svg(drawn: object, name: str, *, alt: str = "") -> str:
-    return f'<svg id="{name}" role="img" aria-label="{escape(alt)}"></svg>'
 
 
 def result(step: float | None, accumulated: float | None = None, *, auc: float | None = None) -> AttackResult:
@@ -153,9 +136,15 @@ def test_page_names_the_epoch_that_was_kept(tmp_path: Path) -> None:
     assert "kept the weights" not in page_of(tmp_path / "plain", run())
 
 
-@pytest.mark.usefixtures("drawn")
-def test_page_stands_alone(tmp_path: Path) -> None:
-    page = page_of(tmp_path, run(), run("max-norm"), run("isotropic", data="bank"))
+@pytest.fixture(scope="module")
+def drawn_page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder, and the page of the runs in it with all figures."""
+    folder = tmp_path_factory.mktemp("drawn")
+    return folder, page_of(folder, run(), run("max-norm"), run("isotropic", data="bank"))
+
+
+def test_page_stands_alone(drawn_page: tuple[Path, str]) -> None:
+    folder, page = drawn_page
     parsed = outline(page)
 
     assert {"script", "link", "img", "iframe", "image"}.isdisjoint(tag for tag, _ in parsed.tags)
@@ -163,12 +152,11 @@ def test_page_stands_alone(tmp_path: Path) -> None:
         for name in ("src", "href", "xlink:href"):
             assert (attributes.get(name) or "#").startswith("#")
     assert re.search(r"@import|url\((?!#)", page) is None
-    assert str(tmp_path) not in page
+    assert str(folder) not in page
 
 
-@pytest.mark.usefixtures("drawn")
-def test_ids_are_unique_and_references_meet_them(tmp_path: Path) -> None:
-    page = page_of(tmp_path, run(), run("max-norm"), run(data="bank"))
+def test_ids_are_unique_and_references_meet_them(drawn_page: tuple[Path, str]) -> None:
+    _, page = drawn_page
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'(?:url\(#|href="#)([^")]+)', page)) <= set(ids)
@@ -588,7 +576,7 @@ def test_an_installed_attack_explains_itself_too(tmp_path: Path, monkeypatch: py
         name = "mine"
         explanation = "It guesses <b>well</b>."
 
-    monkeypatch.setattr("splitvfl.report.report.installed", lambda kind: {"mine": Mine} if kind == "attacks" else {})
+    monkeypatch.setattr("splitvfl.config.registry.installed", lambda kind: {"mine": Mine} if kind == "attacks" else {})
 
     assert "<dd>It guesses &lt;b&gt;well&lt;/b&gt;.</dd>" in page_of(tmp_path, run(attack="mine"))
 

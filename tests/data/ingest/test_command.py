@@ -238,7 +238,9 @@ def test_mistakes_about_shards_are_told_on_one_line(
     assert not Path("out").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow(reason="another signal"))]
+)
 def test_an_interrupted_ingest_leaves_nothing(number: signal.Signals, clicks: Path) -> None:
     text = clicks.read_text()
     body = text.partition("\n")[2]

@@ -121,6 +121,7 @@ def test_the_same_numbers_come_out_as_of_a_small_file_that_is_loaded(
     }
 
 
+@pytest.mark.slow(reason="ten thousand real records")
 def test_real_clicks_come_out_as_they_are_loaded(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

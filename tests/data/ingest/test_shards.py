@@ -115,7 +115,7 @@ CELLS = st.fixed_dictionaries(
 ROWS = st.lists(st.tuples(CELLS, st.integers(0, 2)), min_size=8, max_size=30)
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(
     ROWS,
     st.sampled_from(["standard", "log1p", "minmax", "none"]),

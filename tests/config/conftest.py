@@ -1,0 +1,10 @@
+"""None of these tests asks how well own columns predict, but for those that say so: only whether it was judged."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_rounds(few_rounds: None) -> None:
+    """Few rounds of boosting, in runs that several tests share too."""
