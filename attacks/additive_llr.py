@@ -10,7 +10,7 @@ from torch import Tensor
 from splitvfl.attacks.noisy_residues import NoisyResidues
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import View
-from splitvfl.privacy import laplace_scale
+from splitvfl.privacy.laplace import laplace_scale
 
 
 def additive_noise_llr(noisy: Tensor, predictions: Tensor, epsilon: float) -> Tensor:

@@ -7,9 +7,8 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from splitvfl.errors import ArgumentError, AttackRefused
+from splitvfl.errors import ArgumentError, AttackRefused, shown
 from splitvfl.hooks import Target, View
-from splitvfl.wording import shown
 
 Case = Literal[1, 2, 3, "mixed"]
 

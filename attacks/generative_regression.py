@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import torch
 from pydantic import Field
@@ -12,9 +12,11 @@ from torch.nn.functional import relu
 
 from splitvfl.attacks.known_share import KnownShare, checked_share
 from splitvfl.attacks.score_outputs import known_places, outputs_of_scores, told_apart
-from splitvfl.data.columns import Columns
 from splitvfl.errors import ArgumentError, AttackRefused
 from splitvfl.hooks import Seat, Target, View
+
+if TYPE_CHECKING:
+    from splitvfl.data.columns import Columns
 
 _LR: Final = 1e-3
 _DECAY: Final = 1e-2
@@ -105,7 +107,7 @@ class GenerativeRegressionAttack:
         known, places = known_places(view)
         seen = outputs_of_scores(view.scores, view.classes).float()
         own = view.columns
-        numbers = own.numeric if isinstance(own, Columns) else own
+        numbers = own if isinstance(own, Tensor) else own.numeric
         columns, output_spread = _Units.of(known), _spread(seen)
         inputs = torch.cat([_Units.of(part).to(part) for part in (numbers, seen)], dim=1)
         model = view.whole_model.float().eval().requires_grad_(False)
@@ -186,6 +188,4 @@ def _some(count: int, random: torch.Generator) -> Tensor:
 
 
 def _rows(own: Tensor | Columns, places: Tensor) -> Tensor | Columns:
-    if isinstance(own, Columns):
-        return own.rows(places)
-    return own[places].float()
+    return own[places].float() if isinstance(own, Tensor) else own.rows(places)

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from splitvfl.attacks.guesses import check_seed, uniform_points
 from splitvfl.attacks.row_space import check_equations
-from splitvfl.errors import ArgumentError
+from splitvfl.errors import ArgumentError, shown
 from splitvfl.hooks import Target, View
 from splitvfl.leakage.score_equations import equations
-from splitvfl.wording import shown
 
 Loss = Literal["squares", "kl", "log-squares"]
 Start = float | Literal["random"]

@@ -12,7 +12,7 @@ from splitvfl.attacks.additive_llr import check_releases
 from splitvfl.attacks.noisy_residues import NoisyResidues
 from splitvfl.errors import positive
 from splitvfl.hooks import View
-from splitvfl.privacy import MultiplicativeMode, checked_bounds, checked_mode
+from splitvfl.privacy.laplace import MultiplicativeMode, checked_bounds, checked_mode
 
 # What was clipped crosses in float32, as part of a mean: it is at the bound up to a few roundings.
 _ROUNDING = 1e-5

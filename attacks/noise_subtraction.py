@@ -20,8 +20,8 @@ from splitvfl.attacks.least_squares import least_squares
 from splitvfl.defenses.score_noise import as_classes, scheme_noise, unit_direction, with_noise
 from splitvfl.errors import ArgumentError, AttackRefused
 from splitvfl.hooks import Target, View
-from splitvfl.leakage.noise_direction import noise_direction
 from splitvfl.leakage.score_equations import equations
+from splitvfl.learning.noise_direction import noise_direction
 
 KnownScheme = Literal[1, 2, 3]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import torch
 from pydantic import Field
@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from splitvfl.attacks.known_share import KnownShare, checked_share
 from splitvfl.attacks.likeliest_columns import Normal, likeliest
 from splitvfl.attacks.score_outputs import known_places, outputs_of_scores, told_apart
-from splitvfl.data.columns import Columns
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Seat, Target, View
 from splitvfl.leakage.ridge import fit_ridge
+
+if TYPE_CHECKING:
+    from splitvfl.data.columns import Columns
 
 # An output is not believed closer than this, in units of its standard deviation: scores are rounded, models bend.
 _CLOSEST: Final = 0.05
@@ -118,18 +120,18 @@ class _Outputs:
 
 
 def _twice(own: Tensor | Columns) -> Tensor | Columns:
-    if isinstance(own, Columns):
-        return Columns(*(torch.cat([part, part]) for part in own))
-    return torch.cat([own, own])
+    if isinstance(own, Tensor):
+        return torch.cat([own, own])
+    return type(own)(*(torch.cat([part, part]) for part in own))
 
 
 def _doubled(own: Tensor | Columns) -> tuple[Tensor | Columns, Tensor]:
     """Return own columns in float64, as the model takes them, and the numbers among them."""
-    if isinstance(own, Columns):
-        wide = own._replace(numeric=own.numeric.double())
-        return wide, wide.numeric
-    return own.double(), own.double()
+    if isinstance(own, Tensor):
+        return own.double(), own.double()
+    wide = own._replace(numeric=own.numeric.double())
+    return wide, wide.numeric
 
 
 def _rows(own: Tensor | Columns, places: Tensor) -> Tensor | Columns:
-    return own.rows(places) if isinstance(own, Columns) else own[places]
+    return own[places] if isinstance(own, Tensor) else own.rows(places)

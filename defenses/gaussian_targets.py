@@ -16,7 +16,7 @@ from splitvfl.defenses.record_gaussian import checked_range, one_for_each_id
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Crossing, Secrets
 from splitvfl.learning.records import RecordTable
-from splitvfl.privacy import gaussian_mu, least_detection_error
+from splitvfl.privacy.gaussian_dp import gaussian_mu, least_detection_error
 
 
 class GaussianTargets:

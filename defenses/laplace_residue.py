@@ -18,7 +18,7 @@ from splitvfl.defenses.residue_release import (
     sent_for,
 )
 from splitvfl.hooks import Secrets
-from splitvfl.privacy import laplace_scale
+from splitvfl.privacy.laplace import laplace_scale
 
 
 class LaplaceResidue(ResidueNoise):

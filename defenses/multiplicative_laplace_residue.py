@@ -19,7 +19,7 @@ from splitvfl.defenses.residue_release import (
 )
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Secrets
-from splitvfl.privacy import MultiplicativeMode, checked_mode, multiplicative_laplace_epsilon
+from splitvfl.privacy.laplace import MultiplicativeMode, checked_mode, multiplicative_laplace_epsilon
 
 # What is sent is rounded to float32, and on a grid far finer than the noise.
 _ROUNDED = 1e-3

@@ -23,7 +23,7 @@ from splitvfl.errors import ArgumentError, ConfigError, HookError, PrivacyError
 from splitvfl.hooks import Crossing, Secrets, batch_mixing_layer
 from splitvfl.learning.label_gradients import Drawn, LabelGradients, is_second
 from splitvfl.learning.sampling import blocks
-from splitvfl.privacy import gaussian_mu, least_detection_error
+from splitvfl.privacy.gaussian_dp import gaussian_mu, least_detection_error
 
 Per = Literal["message", "run"]
 

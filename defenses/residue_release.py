@@ -16,7 +16,7 @@ from splitvfl.defenses.row_norms import log_change
 from splitvfl.errors import ArgumentError, PrivacyError, number
 from splitvfl.hooks import Secrets
 from splitvfl.learning.records import RecordTable
-from splitvfl.privacy import label_success_ceiling
+from splitvfl.privacy.laplace import label_success_ceiling
 
 CONDITIONS = (
     Condition(

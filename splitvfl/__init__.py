@@ -8,7 +8,6 @@ imported when it is first used, so that ``import splitvfl`` does not wait for to
 from __future__ import annotations
 
 import logging
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from splitvfl.errors import (
     ProtocolError,
     SplitVFLError,
 )
+from splitvfl.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from splitvfl.app.saved_run import load_run
@@ -71,41 +71,6 @@ __all__ = [
     "reconstruction_mse",
 ]
 
-_HOMES = {
-    "ActiveParty": "splitvfl.party.party",
-    "Attack": "splitvfl.hooks",
-    "Columns": "splitvfl.data.columns",
-    "CutLayer": "splitvfl.cut.layer",
-    "Defense": "splitvfl.hooks",
-    "PassiveParty": "splitvfl.party.party",
-    "Penalty": "splitvfl.hooks",
-    "Secrets": "splitvfl.hooks",
-    "SplitModel": "splitvfl.cut.split_model",
-    "Trainer": "splitvfl.app.trainer",
-    "View": "splitvfl.hooks",
-    "check_model": "splitvfl.cut.model_check",
-    "fix_model": "splitvfl.cut.model_fix",
-    "from_tables": "splitvfl.data.joined_tables",
-    "leak_auc": "splitvfl.metrics",
-    "load": "splitvfl.data.load",
-    "load_run": "splitvfl.app.saved_run",
-    "reconstruction_mse": "splitvfl.metrics",
-}
-
-# Public too; each is imported when it is first used.
-_PUBLIC_MODULES = (
-    "attacks",
-    "defenses",
-    "errors",
-    "exchange",
-    "hooks",
-    "metrics",
-    "models",
-    "penalties",
-    "privacy",
-    "sklearn",
-)
-
 _PARTS = ("attacks", "defenses", "models", "penalties")
 
 # In a checkout these parts lie beside this package and are linked into it. Where links did not survive (an unpacked
@@ -115,22 +80,35 @@ if not all((_HERE / part).is_dir() for part in _PARTS):
     __path__.append(str(_HERE.parent))
 
 
+_lazily, _listed = lazy_names(
+    __name__,
+    {
+        "splitvfl": (
+            *("attacks", "defenses", "errors", "exchange", "hooks", "metrics", "models", "penalties", "privacy"),
+            *("sklearn",),
+        ),
+        "splitvfl.app.saved_run": ("load_run",),
+        "splitvfl.app.trainer": ("Trainer",),
+        "splitvfl.cut.layer": ("CutLayer",),
+        "splitvfl.cut.model_check": ("check_model",),
+        "splitvfl.cut.model_fix": ("fix_model",),
+        "splitvfl.cut.split_model": ("SplitModel",),
+        "splitvfl.data.columns": ("Columns",),
+        "splitvfl.data.joined_tables": ("from_tables",),
+        "splitvfl.data.load": ("load",),
+        "splitvfl.hooks": ("Attack", "Defense", "Penalty", "Secrets", "View"),
+        "splitvfl.metrics": ("leak_auc", "reconstruction_mse"),
+        "splitvfl.party.party": ("ActiveParty", "PassiveParty"),
+    },
+)
+
+
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        value: Any = _installed_version()
-    elif name in _HOMES:
-        value = getattr(import_module(_HOMES[name]), name)
-    elif name in _PUBLIC_MODULES:
-        value = import_module(f"{__name__}.{name}")
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
-    return value
+    return _installed_version() if name == "__version__" else _lazily(name)
 
 
 def __dir__() -> list[str]:
-    special = {name for name in globals() if name.startswith("__")}
-    return sorted({*__all__, *_PUBLIC_MODULES, *special, "__version__"})
+    return [*_listed(), "__version__"]
 
 
 def _installed_version() -> str:

@@ -1,4 +1,4 @@
-"""Types of errors, how another's text is shown in them, and checks of numbers that raise them.
+"""Types of errors, how values and another's text are shown in them, and checks of numbers that raise them.
 
 ::
 
@@ -28,14 +28,20 @@ Every message says what was expected, what came, and where.
 
 from __future__ import annotations
 
+import difflib
 import math
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import Any
 
 # Control, format and half characters, and what breaks lines: they move the cursor, or turn text round.
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+_LONGEST_VALUE = 60
+
+DEEPER = "expected (n, features), got {} dimensions: flatten it and begin the bottom with nn.Unflatten"
+"""What is said of arrays of more than two dimensions."""
 
 
 class SplitVFLError(Exception):
@@ -203,6 +209,33 @@ def all_printable(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [all_printable(inner) for inner in value]
     return printable(value) if isinstance(value, str) else value
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean batch_size?"``, or what there is when nothing comes near.
+
+    >>> suggestion("batchsize", ["epochs", "batch_size"])
+    '; did you mean batch_size?'
+    >>> suggestion("rate", ["epochs", "batch_size"])
+    '; there are batch_size, epochs'
+    """
+    # Compared in lower case: case is the commonest mistake, and would weigh as much as any other letter.
+    by_lower = {other.lower(): other for other in sorted(known)}
+    begun = [other for other in by_lower if len(name) > 2 and other.startswith(name.lower())]
+    near = begun or difflib.get_close_matches(name.lower(), by_lower, n=1)
+    if near:
+        return f"; did you mean {by_lower[near[0]]}?"
+    return f"; there are {', '.join(by_lower.values())}" if by_lower else ""
+
+
+def shown(value: object) -> str:
+    """Return a value as its writer would recognise it, on one line and not too long."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
 
 
 def number(name: str, value: object) -> float:

@@ -7,6 +7,7 @@ import importlib
 import subprocess
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,39 +39,37 @@ def test_every_exported_name_resolves(package: types.ModuleType) -> None:
     assert missing == []
 
 
-def test_all_names_exactly_what_the_package_imports_from_its_own_modules(package: types.ModuleType) -> None:
+def tree_of(package: types.ModuleType) -> ast.Module:
     assert package.__file__ is not None
-    tree = ast.parse(Path(package.__file__).read_text(encoding="utf-8"))
-    imported = {
-        alias.asname or alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("splitvfl")
-        for alias in node.names
-    }
+    return ast.parse(Path(package.__file__).read_text(encoding="utf-8"))
+
+
+def imported_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield what a package imports from its own modules to offer it, also for type checkers alone, and where from."""
+    for node in ast.walk(tree):
+        module = (isinstance(node, ast.ImportFrom) and node.module) or ""
+        if isinstance(node, ast.ImportFrom) and module.startswith("splitvfl.") and module != "splitvfl.lazy_names":
+            yield from ((alias.asname or alias.name, module) for alias in node.names)
+
+
+def test_all_names_exactly_what_the_package_imports_from_its_own_modules(package: types.ModuleType) -> None:
+    tree = tree_of(package)
     defined = {
         node.name
         for node in tree.body
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
     }
 
-    assert set(package.__all__) == imported | defined
+    assert set(package.__all__) == {name for name, _ in imported_names(tree)} | defined
 
 
-def test_lazy_names_are_the_objects_of_the_modules_named_for_type_checkers() -> None:
-    package = importlib.import_module("splitvfl")
-    assert package.__file__ is not None
-    tree = ast.parse(Path(package.__file__).read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("splitvfl."):
-            home = importlib.import_module(node.module)
-            for alias in node.names:
-                assert getattr(package, alias.name) is getattr(home, alias.name), alias.name
+def test_public_names_are_the_objects_of_the_modules_named_for_type_checkers(package: types.ModuleType) -> None:
+    for name, module in imported_names(tree_of(package)):
+        assert getattr(package, name) is getattr(importlib.import_module(module), name), name
 
 
-def test_a_name_that_does_not_exist_is_an_attribute_error_that_says_so() -> None:
-    package = importlib.import_module("splitvfl")
-
-    with pytest.raises(AttributeError, match="module 'splitvfl' has no attribute 'SplitModle'"):
+def test_a_name_that_does_not_exist_is_an_attribute_error_that_says_so(package: types.ModuleType) -> None:
+    with pytest.raises(AttributeError, match=f"module {package.__name__!r} has no attribute 'SplitModle'"):
         _ = package.SplitModle
 
 
@@ -86,6 +85,14 @@ def test_dir_shows_public_names_and_no_others() -> None:
         *("attacks", "defenses", "errors", "exchange", "hooks", "metrics"),
         *("models", "penalties", "privacy", "sklearn"),
     }
+
+
+@pytest.mark.parametrize("name", ["splitvfl.exchange", "splitvfl.privacy"])
+def test_dir_shows_no_module_of_a_package_whose_names_are_lazy(name: str) -> None:
+    package = importlib.import_module(name)
+    importlib.import_module("splitvfl.run.trainer")
+
+    assert [shown for shown in dir(package) if not shown.startswith("__")] == package.__all__
 
 
 @pytest.mark.slow(reason="imports all libraries in a new process")

@@ -20,6 +20,7 @@ from splitvfl.hooks import (
     call_attack,
     call_defense,
     crossing_of,
+    fields_in_words,
     hook_name,
     moment_of,
     needs_of,
@@ -52,6 +53,14 @@ class Named:
 
 
 # --- views and secrets
+
+
+def test_every_field_of_a_view_has_words_and_a_plug_ins_own_its_name() -> None:
+    assert len(FIELDS) > 15
+    words = fields_in_words(FIELDS)
+    assert len(set(words)) == len(FIELDS)
+    assert not [text for text in words if "_" in text or text in FIELDS]
+    assert fields_in_words(["scores", "charm"]) == ["charm", "published scores"]
 
 
 def test_a_view_has_no_field_for_labels() -> None:

@@ -21,14 +21,14 @@ from splitvfl.app.serving_noise import noise_key, note_settings
 from splitvfl.cli import main
 from splitvfl.config.sections import kept_text
 from splitvfl.crypto.keys import PrivateKey
-from splitvfl.crypto.refusals import Refusals
 from splitvfl.data import alignment, schema, shard_files, store
 from splitvfl.data.ingest import statistics
 from splitvfl.data.ranges import read_ranges
 from splitvfl.errors import CheckpointError, ConfigError, CryptoError, DataError, SplitVFLError
-from splitvfl.exchange.kept import Kept, Limits, Pieces
 from splitvfl.leakage import reconstruction, shown_records
 from splitvfl.leakage.monitor import read_metrics
+from splitvfl.party.kept import Kept, Limits, Pieces
+from splitvfl.party.refusals import Refusals
 from splitvfl.report import audit_file, releases
 from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint, half_folder, ledger_file
@@ -67,7 +67,7 @@ def of_files(name: str, error: type[SplitVFLError] = CheckpointError, **more: An
 
 
 def kept(folder: Path) -> object:
-    return Kept.found(folder, ["bank"], Pieces(4, 2), limits=Limits(memory_mib=1, disk_mib=1), records="")
+    return Kept.found(folder / "kept", ["bank"], Pieces(4, 2), limits=Limits(memory_mib=1, disk_mib=1), records="")
 
 
 def aligned(folder: Path, name: str) -> object:

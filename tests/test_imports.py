@@ -14,8 +14,8 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 # From the ground up. A folder, or a module that lies in none, imports from those before it; what is in a folder is the
 # list in docs/architecture.md. Plug-ins come late: nothing before them can know one.
 ORDER = (
+    "lazy_names",
     "errors",
-    "wording",
     "metrics",
     "system",
     "messaging",

@@ -243,6 +243,7 @@ def tree(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     exports = tree / "splitvfl" / "exchange" / "__init__.py"
     insert(exports, "from splitvfl.exchange.hybrid", "from splitvfl.exchange.echo import Echo\n")
     insert(exports, '"Hybrid", ', '"Echo", ')
+    insert(exports, '            "splitvfl.exchange.hybrid"', '            "splitvfl.exchange.echo": ("Echo",),\n')
 
     contract = tree / "tests" / "test_contract_training.py"
     insert(contract, '    "wide-deep": ModelRow(', '    "tower": ModelRow(models.TowerRecipe),\n')

@@ -63,7 +63,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "data.ingest.statistics": {"safe_open"},
         "data.ingest.survey": {"safe_open"},
         "data.store": {"memmap"},
-        "exchange.kept": {"from_file", "fsync"},
+        "party.kept": {"from_file", "fsync"},
     },
     "written into a file, or a place in memory, that untrusted_files has opened": {
         "net.certs": {"fsync"},

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -18,7 +18,6 @@ from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.transforms import transform_for
 from splitvfl.config.registry import built_in
 from splitvfl.config.sections import MOST_ROWS, ExperimentConfig
-from splitvfl.crypto.engine import Engine
 from splitvfl.data.columns import PartyData, TaskName
 from splitvfl.data.sets import TABLES
 from splitvfl.errors import ArgumentError, ConfigError, DataError
@@ -44,12 +43,15 @@ from splitvfl.party.attaching import attach_defense, check_clips, claims_in_word
 from splitvfl.party.party import SENDING, ActiveParty, Party, PassiveParty
 from splitvfl.party.private_top import private_adam
 from splitvfl.party.recipe import Recipe
-from splitvfl.privacy import PrivacyBudget
+from splitvfl.privacy.accounting import PrivacyBudget
 from splitvfl.report.releases import Reserve
 from splitvfl.report.summary import AttackResult, ExchangeTraits, PartyResult, RunSummary, SpentPrivacy
 from splitvfl.run.plan import TrainingPlan
 from splitvfl.run.training import Training
 from splitvfl.team.team import Alone, Team
+
+if TYPE_CHECKING:
+    from splitvfl.crypto.engine import Engine
 
 
 class Assembly:

@@ -35,8 +35,8 @@ from splitvfl.audit.attacks import (
     together,
 )
 from splitvfl.config.sections import AuditConfig, ExperimentConfig, TrainConfig
+from splitvfl.data.coin_labels import LEAST_CANARIES
 from splitvfl.errors import ConfigError
-from splitvfl.leakage.canaries import LEAST_CANARIES
 from splitvfl.leakage.judging import ScoreKeeper
 from splitvfl.leakage.message_audit import AUDITORS
 from splitvfl.metrics import leak_auc, oriented

@@ -35,7 +35,8 @@ from splitvfl.app.run_folder import (
 )
 from splitvfl.app.scoring import check_own_defenses
 from splitvfl.app.single_columns import said_of_columns
-from splitvfl.app.workers import said_in_one_process, shards_not_here, shards_to_try
+from splitvfl.app.team_settings import said_in_one_process
+from splitvfl.app.workers import shards_not_here, shards_to_try
 from splitvfl.config.sections import ExperimentConfig, HookConfig, NetworkConfig
 from splitvfl.data.columns import VerticalData
 from splitvfl.errors import ConfigError, LinkError, SplitVFLError

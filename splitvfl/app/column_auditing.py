@@ -8,23 +8,25 @@ could find more, as what they take is paid once.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Final
 
+import scipy
 import torch
 
 from splitvfl.app.assembly import Assembly
 from splitvfl.config.registry import built_in
 from splitvfl.config.sections import TrainConfig
-from splitvfl.exchange.kept import PIECE_ROWS
-from splitvfl.hooks import Attack, hook_name, reads_activations
+from splitvfl.hooks import Attack, hook_name, known_share_of, reads_activations
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.column_readers import readers_to_run
+from splitvfl.leakage.column_reading import FEWEST
 from splitvfl.leakage.watching import Watch
-from splitvfl.learning.batches import Batches
+from splitvfl.learning.batches import PIECE_ROWS, Batches
 from splitvfl.party.party import PassiveParty
+from splitvfl.report.rows import counted
 from splitvfl.run.column_seats import read_own_columns, readings_of
 
 # Name of the attack that reads messages while a party trains.
@@ -34,6 +36,9 @@ _AUDITORS: Final = "ridge"
 _KNOWS: Final = 0.05
 _KNOWS_OF_A_MESSAGE: Final = 12
 _KNOWS_AT_MOST: Final = 0.5
+
+# So large a share of messages that are left out is worth a line.
+_TOLD_FROM: Final = 0.05
 
 # Of a model that stands still, messages in which even half of the records are fewer than that are read together.
 _READ_TOGETHER: Final = math.ceil(_KNOWS_OF_A_MESSAGE / _KNOWS_AT_MOST)
@@ -73,6 +78,30 @@ def experiment_attacks(assembly: Assembly, *, audited: bool, records: int) -> li
 def message_size(assembly: Assembly, records: int) -> int:
     """Return how many records a message of training has: a batch, or where all is sent once a piece of it."""
     return min(PIECE_ROWS, max(records, 1)) if assembly.exchange.one_way else assembly.batch_size
+
+
+def said_of_few_known(attacks: Iterable[Attack], *, records: int, batch_size: int) -> Iterator[str]:
+    """Yield of each reader that leaves messages out how many, in sentences.
+
+    Args:
+        attacks: All that will run.
+        records: How many training records there are.
+        batch_size: How many of them a message has.
+    """
+    for attack in attacks:
+        if not reads_activations(attack) or not hasattr(attack, "known_share"):
+            continue
+        share, name = known_share_of(attack), hook_name(attack)
+        known = round(share * records)
+        left_out = (
+            1.0 if min(known, batch_size) < FEWEST else float(scipy.stats.binom.cdf(FEWEST - 1, batch_size, share))
+        )
+        if left_out > _TOLD_FROM:
+            yield (
+                f"{name} knows {counted(known, 'record')} of {records:,}; of messages of {batch_size:,} about "
+                f"{left_out:.0%} will have fewer than {FEWEST} of these and be left out: raise its known_share, or "
+                "train.batch_size"
+            )
 
 
 def _auditors(listed: Sequence[Attack], size: int) -> list[Attack]:

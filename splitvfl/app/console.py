@@ -21,7 +21,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from splitvfl.report.rows import shown_name
+from splitvfl.leakage.message_audit import shown_name
 
 if TYPE_CHECKING:
     from splitvfl.data.ingest.progress import IngestStatus

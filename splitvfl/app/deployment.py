@@ -21,11 +21,10 @@ import torch
 
 from splitvfl.app.addresses import AddressBook
 from splitvfl.app.assembly import Assembly
-from splitvfl.app.beginning import Beginning, with_ids_of
-from splitvfl.app.column_auditing import live_readers, message_size
+from splitvfl.app.beginning import NO_COMMAND, Beginning, Command, with_ids_of
+from splitvfl.app.column_auditing import live_readers, message_size, said_of_few_known
 from splitvfl.app.data_summary import own_summary_of
 from splitvfl.app.exchanges import exchange_of, said_before
-from splitvfl.app.few_known import said_of_few_known
 from splitvfl.app.joining import with_own_model
 from splitvfl.app.label_horizon import before
 from splitvfl.app.own_columns import own_summary
@@ -36,12 +35,12 @@ from splitvfl.app.saved_model import Origin, save_half
 from splitvfl.app.scoring import check_own_defenses
 from splitvfl.app.single_columns import said_of_columns, said_to_label_owner, solvable_columns
 from splitvfl.app.solving import Solving
+from splitvfl.app.team_settings import check_team
 from splitvfl.app.workers import (
     after_worker_0,
     alike,
     begin_others,
     check_replicable,
-    check_team,
     folder_of,
     leaving_together,
     said_of_divided,
@@ -73,7 +72,7 @@ from splitvfl.leakage.watching import Watch
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.tasks import Task
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
-from splitvfl.privacy import Solvable
+from splitvfl.privacy.solvable import Solvable
 from splitvfl.report.board_row import show_on_board
 from splitvfl.report.own_seat import seat_lines
 from splitvfl.report.releases import keep_reserve
@@ -686,9 +685,8 @@ def run_party(
     overwrite: bool = False,
     notify: Callable[[str], None] = lambda line: None,
     progress: TrainingProgress = lambda status: None,
-    command: str = "",
+    command: Command = NO_COMMAND,
     team: Team | None = None,
-    foreseen: Callable[[Sequence[Solvable]], None] = lambda found: None,
 ) -> tuple[ActiveRun | PassiveRun, RunSummary | None]:
     """Train as one party, go on where an earlier run in the folder left off, and write the trained half.
 
@@ -702,11 +700,10 @@ def run_party(
             agreed, and the new run has its first checkpoint.
         notify: Told in one line what happens.
         progress: Told of every step.
-        command: The command that was given, as it may be shown.
+        command: The command that was given; at the label owner it is told what partners can compute of labels, once
+            they have said how many features they have.
         team: The workers that the party consists of, of which this process is one; worker 0 keeps the run in the
             folder, and every other one what is its own in ``worker-1`` and so on within it.
-        foreseen: At the label owner, told what partners can compute of labels, once they have said how many features
-            they have; what it raises ends the run before its first step.
 
     Returns:
         The finished run and its summary: at the active party of what it sent, at a passive one of its own columns.
@@ -729,7 +726,7 @@ def run_party(
             torch.set_num_threads(config.train.threads)
         if going_on:
             config = with_ids_of(config, folder)
-        deployment = Deployment(config, name, notify=notify, team=team, shards=shards, foreseen=foreseen)
+        deployment = Deployment(config, name, notify=notify, team=team, shards=shards, foreseen=command.foreseen)
         for line in [*said_of_team(team, os.environ), *deployment.told_before()]:
             notify(line)
         run = deployment.run(folder, progress=progress)
@@ -749,7 +746,7 @@ def run_party(
                 run.take_end()
                 deployment.write_half(run, folder)
                 written = run.step
-            keeping = partial(deployment.keep_summary, run, folder, begun=begun, command=command)
+            keeping = partial(deployment.keep_summary, run, folder, begun=begun, command=command.words)
             try:
                 run.run()
             except SplitVFLError:

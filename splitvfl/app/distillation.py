@@ -24,10 +24,10 @@ from splitvfl.config.sections import MODEL
 from splitvfl.data.columns import PartyData, Provenance
 from splitvfl.errors import ConfigError, DataError
 from splitvfl.exchange.handshake import TaskSpec
+from splitvfl.learning.bootstrap import Figure, difference, measure_of, paired_bootstrap, units_of
 from splitvfl.learning.devices import choose_device
 from splitvfl.learning.tasks import Task
 from splitvfl.party.party import ActiveParty
-from splitvfl.run.bootstrap import Figure, difference, measure_of, paired_bootstrap, units_of
 from splitvfl.run.half_folder import Origin, save_halves
 from splitvfl.run.student import Choice, Lesson, Option, outputs_alone
 from splitvfl.system.untrusted_files import write_whole

@@ -34,9 +34,8 @@ from splitvfl.data.same_order import RESET, index_against
 from splitvfl.data.schema import Role
 from splitvfl.data.spec import PartyClaim, TableSpec, check_parties
 from splitvfl.data.transform import Transform
-from splitvfl.errors import ArgumentError, DataError
+from splitvfl.errors import DEEPER, ArgumentError, DataError
 from splitvfl.learning.randomness import derive_seed
-from splitvfl.wording import DEEPER
 
 SOURCE = "X"
 """What the table is called in messages."""

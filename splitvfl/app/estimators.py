@@ -38,7 +38,7 @@ from splitvfl.data.columns import PartyData
 from splitvfl.data.doubts import DoubtWarning, variants
 from splitvfl.data.labels import Labels
 from splitvfl.data.spec import TableSpec
-from splitvfl.errors import ArgumentError
+from splitvfl.errors import ArgumentError, shown
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.noise import NoiseSettings
 from splitvfl.exchange.prediction import predict
@@ -55,7 +55,6 @@ from splitvfl.learning.tasks import Binary, Multiclass, Regression, Task
 from splitvfl.party.attaching import attach_defense
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.recipe import Recipe
-from splitvfl.wording import shown
 
 _MOST_SEEDS = 2**31 - 1
 

@@ -9,9 +9,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from splitvfl.app import network_demo
-from splitvfl.errors import ConfigError
+from splitvfl.errors import ConfigError, suggestion
 from splitvfl.system.untrusted_files import new_file
-from splitvfl.wording import suggestion
 
 COMPANIES = "companies"
 """Name of the example that is no single file: a folder for each of three companies."""

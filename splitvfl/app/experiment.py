@@ -16,11 +16,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from splitvfl.app.assembly import Assembly
-from splitvfl.app.beginning import Beginning, with_ids_of
-from splitvfl.app.column_auditing import experiment_attacks, message_size
+from splitvfl.app.beginning import NO_COMMAND, Beginning, Command, with_ids_of
+from splitvfl.app.column_auditing import experiment_attacks, message_size, said_of_few_known
 from splitvfl.app.data_summary import summary_of
 from splitvfl.app.exchanges import said_before
-from splitvfl.app.few_known import said_of_few_known
 from splitvfl.app.joining import with_own_model
 from splitvfl.app.label_horizon import LabelHorizon, before, observed_horizon, outcome
 from splitvfl.app.reconstruction_figures import reconstruct_listed
@@ -29,7 +28,7 @@ from splitvfl.app.run_files import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.run_folder import check_folder, finished_at, has_checkpoint, replacing, settle, write_config
 from splitvfl.app.single_columns import said_of_columns, solvable_columns
 from splitvfl.app.solving import Solving, independent_columns
-from splitvfl.app.workers import said_in_one_process
+from splitvfl.app.team_settings import said_in_one_process
 from splitvfl.config.sections import (
     ExperimentConfig,
     HookConfig,
@@ -39,15 +38,16 @@ from splitvfl.config.sections import (
     parse_config,
 )
 from splitvfl.config.yaml import Document
-from splitvfl.cut.memoised import KEY_BYTES, MemoisedNoise, check_memoised
 from splitvfl.data.columns import VerticalData
-from splitvfl.errors import ConfigError, DataError
+from splitvfl.errors import ConfigError, DataError, shown
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE, Reconstruction
 from splitvfl.leakage.shown_records import save_shown
 from splitvfl.party.direction import awaits_direction, check_awaited
+from splitvfl.party.memoised import KEY_BYTES, MemoisedNoise, check_memoised
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.privacy import Solvable, SolvableColumn
+from splitvfl.privacy.single_column import SolvableColumn
+from splitvfl.privacy.solvable import Solvable
 from splitvfl.report.board_row import show_on_board
 from splitvfl.report.releases import Reserve, keep_reserve
 from splitvfl.report.rows import counted
@@ -60,7 +60,6 @@ from splitvfl.run.training import TrainingProgress
 from splitvfl.system.folder_lock import locked
 from splitvfl.system.private_folder import close_folder, closed_for_writing, private_folder
 from splitvfl.system.untrusted_files import write_whole
-from splitvfl.wording import shown
 
 if TYPE_CHECKING:
     from splitvfl.leakage.own_columns import OwnColumns
@@ -98,8 +97,8 @@ def prepare(config: ExperimentConfig) -> Workbench:
         ConfigError: If settings contradict each other.
     """
     # Imported late: scikit-learn takes as long as a short run, and a party of a networked run has no use for it.
-    from splitvfl.leakage.drawing import FOLDS
     from splitvfl.leakage.own_columns import first_component_auc, own_columns_auc
+    from splitvfl.learning.drawing import FOLDS
 
     data = load_data(config)
     labels = data.active.train.labels
@@ -414,8 +413,7 @@ def run_experiment(
     overwrite: bool = False,
     progress: TrainingProgress | None = None,
     notify: Callable[[str], None] = lambda line: None,
-    command: str = "",
-    foreseen: Callable[[Sequence[Solvable]], None] = lambda found: None,
+    command: Command = NO_COMMAND,
 ) -> RunSummary:
     """Train one experiment and write everything about it into a folder.
 
@@ -433,9 +431,7 @@ def run_experiment(
         overwrite: Replace what the folder holds, which is deleted when this run has its first checkpoint.
         progress: Called after every step.
         notify: Told in one line what is known before the first step.
-        command: The command that was given, as it may be shown.
-        foreseen: Told what partners can compute of labels, before anything is trained or written; what it raises ends
-            the run there.
+        command: The command that was given.
 
     Raises:
         ConfigError: If the folder holds another run, or parts do not fit together.
@@ -456,7 +452,7 @@ def run_experiment(
     trainer.watch.known = bench.known
     observed, agreed = experiment.horizons(trainer)  # of the first weights, also where the run goes on
     trainer.solvable, said_of_labels = experiment.solving(trainer, observed)
-    foreseen(trainer.solvable)
+    command.foreseen(trainer.solvable)
     if resume:
         done = experiment.take_up(trainer, folder)
         if done is not None:
@@ -480,7 +476,7 @@ def run_experiment(
             trainer.data_digests,
             folder=folder,
             held_out=len(trainer.batches.held_out),
-            command=command,
+            command=command.words,
         )
         summary = replace(experiment.summary(trainer, observed, leaks), provenance=provenance)
         if config.audited:
@@ -503,7 +499,7 @@ def _write_run(
     # What an earlier part of the training told is not what this model tells.
     (folder / RECONSTRUCTION_FILE).unlink(missing_ok=True)
     if told is not None:
-        told.save(folder / RECONSTRUCTION_FILE)
+        told.keep(folder)
     summary.save(folder)
     show_on_board(summary, folder)
 
@@ -649,7 +645,7 @@ def run_variants(
     overwrite: bool,
     resume: bool = False,
     progress: Callable[[Variant], TrainingProgress | None] = lambda variant: None,
-    command: str = "",
+    command: Command = NO_COMMAND,
 ) -> list[RunSummary]:
     """Run variants of one experiment, one after the other, on data that is loaded once.
 
@@ -658,7 +654,7 @@ def run_variants(
         overwrite: Replace earlier runs in the same folders.
         resume: Keep finished runs, and go on with interrupted ones.
         progress: Called before each run for what is called after each of its steps.
-        command: The command that was given, as it may be shown.
+        command: The command that was given.
 
     Raises:
         ConfigError: If a folder holds a run and neither ``resume`` nor ``overwrite`` is asked for.

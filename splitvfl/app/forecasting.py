@@ -67,6 +67,7 @@ from splitvfl.hooks import (
     Target,
     View,
     call_defense,
+    fields_in_words,
     hook_name,
     needs_of,
     target_of,
@@ -76,11 +77,10 @@ from splitvfl.leakage.categories import CategoryGroup, category_groups, commones
 from splitvfl.leakage.column_moments import ColumnMoments, two_valued
 from splitvfl.leakage.estimates import JudgedAttack, OwnColumn, best_first, judged_attack, own_columns
 from splitvfl.leakage.features import judge_estimate, run_feature_attack
-from splitvfl.leakage.noise_direction import noise_direction
 from splitvfl.leakage.score_equations import RANK_TOLERANCE, score_equations, score_part
 from splitvfl.leakage.unit_box import Box
-from splitvfl.leakage.view_fields import in_words
 from splitvfl.learning.losses import link_of, loss_name
+from splitvfl.learning.noise_direction import noise_direction
 from splitvfl.party.party import PassiveParty
 
 JUDGED: Final = 2_000
@@ -510,7 +510,7 @@ def equation_attacks(A: Tensor, records: int, skipped: dict[str, str]) -> Iterat
         assert target_of(attack) == "features", "its class says so"
         needs = needs_of(attack) - {"alphabets", "equations"}
         if needs:
-            skipped[name] = f"needs {', '.join(in_words(needs))}"
+            skipped[name] = f"needs {', '.join(fields_in_words(needs))}"
         elif name == "chebyshev-centre" and _corners(A.shape[1], free) * records > _MOST_CORNERS:
             skipped[name] = f"{free} dimensions of {A.shape[1]} are free: too many corners to look at"
         else:

@@ -17,7 +17,7 @@ from splitvfl.app.noise_basis import NoiseBasis
 from splitvfl.app.noise_stream import Stream, least_sigma, rounded_up
 from splitvfl.errors import ConfigError, PrivacyError
 from splitvfl.exchange.noise import Calibration, HdpNoiseSettings
-from splitvfl.privacy import HdpTraining, hdp_sensitivity
+from splitvfl.privacy.sensitivity import HdpTraining, hdp_sensitivity
 
 PRINTED_BETA_Y = 1.1
 """The paper's bound on the slope of the logistic loss's derivative in the label, for all labels from -1 to +1."""

@@ -16,7 +16,7 @@ from splitvfl.exchange.receiver_clips import ReceiverClips
 from splitvfl.learning.glm_losses import GLMLoss, LossConstants
 from splitvfl.learning.optimizers import ProjectedSteps
 from splitvfl.party.own_part import OwnPart
-from splitvfl.privacy import HdpTraining
+from splitvfl.privacy.sensitivity import HdpTraining
 from splitvfl.report.releases import Reserve
 
 

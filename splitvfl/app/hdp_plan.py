@@ -15,8 +15,8 @@ from splitvfl.errors import ConfigError
 from splitvfl.exchange.base import Exchange
 from splitvfl.hooks import At, Defense, Phase
 from splitvfl.learning.tasks import Task
-from splitvfl.privacy import GaussianEvaluations, GaussianMessages, HdpTraining, PrivacyBudget
-from splitvfl.privacy.accounting import Own
+from splitvfl.privacy.accounting import GaussianEvaluations, GaussianMessages, Own, PrivacyBudget
+from splitvfl.privacy.sensitivity import HdpTraining
 
 
 class HdpPlan(HdpNoise):

@@ -14,7 +14,7 @@ from splitvfl.exchange.receiver_clips import NO_CLIPS
 from splitvfl.hooks import Phase
 from splitvfl.learning.glm_losses import GLMLoss, LogisticLoss, LossConstants
 from splitvfl.learning.optimizers import ProjectedSteps, projected_steps
-from splitvfl.privacy import HdpTraining
+from splitvfl.privacy.sensitivity import HdpTraining
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import replace
 from splitvfl.errors import DataError, SplitVFLError
 from splitvfl.exchange.evaluation import EvaluatedOutputs
 from splitvfl.hooks import all_finite
+from splitvfl.learning.bootstrap import difference, measure_of, paired_bootstrap, units_of
 from splitvfl.party.party import ActiveParty
 from splitvfl.report.summary import OwnModelResult, RunSummary
-from splitvfl.run.bootstrap import difference, measure_of, paired_bootstrap, units_of
 from splitvfl.run.training import Training
 
 

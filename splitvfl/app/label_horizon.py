@@ -15,7 +15,7 @@ import torch
 from splitvfl.exchange.base import Exchange
 from splitvfl.learning.losses import Approximation
 from splitvfl.party.recipe import Recipe
-from splitvfl.privacy import initial_margin, sign_attack_horizon
+from splitvfl.privacy.sign_horizon import initial_margin, sign_attack_horizon
 from splitvfl.run.trainer import Trainer
 
 # With which the bound on the first logits, drawn at random, may fail.

@@ -21,8 +21,12 @@ from splitvfl.exchange.paillier import EncryptedExchange
 from splitvfl.hooks import At, Defense
 from splitvfl.learning.optimizers import plain_rate
 from splitvfl.learning.tasks import Task
-from splitvfl.privacy import corrected_dp_paillier_sigma, dp_paillier_sigma, label_attack_success
-from splitvfl.privacy.dp_paillier import PartyLetter
+from splitvfl.privacy.dp_paillier import (
+    PartyLetter,
+    corrected_dp_paillier_sigma,
+    dp_paillier_sigma,
+    label_attack_success,
+)
 from splitvfl.report.rows import counted
 
 # Beyond so many standard deviations one draw in 10^15 lies, and would end the run.

@@ -17,7 +17,7 @@ from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.noise import HdpNoiseSettings, NoiseSettings
 from splitvfl.hooks import At, Defense
 from splitvfl.learning.tasks import Task
-from splitvfl.privacy import PrivacyBudget
+from splitvfl.privacy.accounting import PrivacyBudget
 from splitvfl.report.releases import Reserve
 
 

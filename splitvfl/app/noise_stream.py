@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from splitvfl.errors import PrivacyError
 from splitvfl.learning.discrete_noise import GRID_BITS, discrete_gaussian
-from splitvfl.privacy import gaussian_mu
-from splitvfl.privacy.gaussian_dp import gaussian_mu_delta
+from splitvfl.privacy.gaussian_dp import gaussian_mu, gaussian_mu_delta
 
 GRID: Final = 2.0**-GRID_BITS
 """The grid of the noise, at most, in standard deviations; it is a power of two."""

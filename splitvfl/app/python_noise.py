@@ -17,7 +17,7 @@ from splitvfl.learning.losses import ApproximateLogistic, Logistic
 from splitvfl.learning.optimizers import ParameterFactory, plain_rate, projected_steps
 from splitvfl.models import Linear, LinearTop
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
-from splitvfl.privacy import PrivacyBudget
+from splitvfl.privacy.accounting import PrivacyBudget
 from splitvfl.run.plan import TrainingPlan
 
 SOURCE = "Trainer (keys as in an experiment's file)"

@@ -21,8 +21,8 @@ from splitvfl.app.experiment import Experiment, Workbench
 from splitvfl.audit import ClaimAudit, DefenseAudit, Verdict
 from splitvfl.claims import Claim, GaussianDP, PureDP, sentence
 from splitvfl.config.sections import AuditConfig, ExperimentConfig
-from splitvfl.privacy import gaussian_mu_epsilon
 from splitvfl.privacy.audit import Direction, Measured, Objective, one_run_epsilon
+from splitvfl.privacy.gaussian_dp import gaussian_mu_epsilon
 
 DELTA: Final = 1e-5
 """δ at which a claim of μ is compared with the ε of a run."""

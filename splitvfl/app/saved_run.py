@@ -31,7 +31,6 @@ from splitvfl.app.scoring import loss_of_half, memoised_noise
 from splitvfl.app.serving import defend_predictions
 from splitvfl.config.module_sources import Modules, own_folder, untrusted_run
 from splitvfl.config.sections import ExperimentConfig, kept_text, parse_config
-from splitvfl.cut.memoised import check_memoised
 from splitvfl.data.columns import PartyData, Records, VerticalData
 from splitvfl.data.digests import encoded_digest
 from splitvfl.data.drift import ColumnDrift, Saturation, check_drift
@@ -50,6 +49,7 @@ from splitvfl.exchange.prediction import Prediction, predict_records
 from splitvfl.exchange.scoring import ACTIVE
 from splitvfl.learning.devices import choose_device
 from splitvfl.learning.losses import Loss
+from splitvfl.party.memoised import check_memoised
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run.half_folder import HALF_FILE, is_half
 from splitvfl.run.ledger import ScoreLimits

@@ -26,7 +26,6 @@ from splitvfl.app.serving_noise import (
 )
 from splitvfl.config.named import NamedSection
 from splitvfl.config.sections import ExperimentConfig, FoundDefense, ModelSection
-from splitvfl.cut.memoised import MemoisedNoise, check_memoised
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.exchange.scoring import COORDINATOR
@@ -34,6 +33,7 @@ from splitvfl.learning.tasks import task_for
 from splitvfl.net.meeting import Meeting
 from splitvfl.party.attaching import attach_score_defense
 from splitvfl.party.direction import check_awaited
+from splitvfl.party.memoised import MemoisedNoise, check_memoised
 from splitvfl.party.recipe import Recipe
 from splitvfl.party.scorer import Scorer
 from splitvfl.run.prediction import MOST_RETRIES

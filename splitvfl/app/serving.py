@@ -39,7 +39,6 @@ from splitvfl.app.scoring_team import (
 )
 from splitvfl.app.workers import alike
 from splitvfl.config.sections import ExperimentConfig, HookConfig, NetworkConfig, PartyConfig
-from splitvfl.cut.memoised import MemoisedNoise, check_memoised
 from splitvfl.data.columns import PartyData
 from splitvfl.data.drift import ColumnDrift, check_drift
 from splitvfl.data.formulas import SPREADSHEETS, check_no_formulas, formulas_said
@@ -56,6 +55,7 @@ from splitvfl.learning.devices import choose_device
 from splitvfl.net.meeting import Meeting
 from splitvfl.party.attaching import attach_defense, check_clips
 from splitvfl.party.direction import check_awaited
+from splitvfl.party.memoised import MemoisedNoise, check_memoised
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.scorer import Scorer
 from splitvfl.report.releases import Release, Reserve

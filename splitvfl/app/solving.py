@@ -13,14 +13,18 @@ from splitvfl.app.label_horizon import LabelHorizon
 from splitvfl.claims import NoPromise, claims_of
 from splitvfl.data.columns import TaskName
 from splitvfl.errors import SolvableError
-from splitvfl.exchange.hybrid import Hybrid
 from splitvfl.exchange.paillier import EncryptedExchange
-from splitvfl.exchange.taylor import Taylor
 from splitvfl.hooks import hook_name, placed
 from splitvfl.learning.batches import Batches
 from splitvfl.party.party import PassiveParty
-from splitvfl.privacy import Solvable, SummedTraining, packed_labels, solvable_labels, sparse_labels
-from splitvfl.privacy.solvable import SolvedLabels
+from splitvfl.privacy.solvable import (
+    Solvable,
+    SolvedLabels,
+    SummedTraining,
+    packed_labels,
+    solvable_labels,
+    sparse_labels,
+)
 from splitvfl.run.trainer import Trainer
 
 # Batches, and records, that ranks are taken of.
@@ -88,9 +92,9 @@ class Solving:
         return [*honest, *self._deviating(features)]
 
     def _honest(self, name: str, width: int) -> list[Solvable]:
-        exchange = self._assembly.exchange
-        if isinstance(exchange, Hybrid):
-            used = exchange.secret_batch.expected_used(self._training.batch_size)
+        drawn = self._assembly.exchange.secret_batch
+        if drawn is not None:
+            used = drawn.expected_used(self._training.batch_size)
             found = sparse_labels(name, width, self._training, used=used, labels=self.labels)
             return [] if found is None else [found]
         return solvable_labels(
@@ -110,12 +114,11 @@ class Solving:
             return []
 
         def read(sums: int) -> int:
-            layout = exchange.layout(sums) if isinstance(exchange, Taylor) else exchange.sums_layout(sums)
-            return layout.single_values
+            return exchange.sums_layout(sums).single_values
 
         most, size = exchange.most_claimed, self._training.batch_size
-        secret = exchange.secret_batch if isinstance(exchange, Hybrid) else None
-        used, sent = (None, None) if secret is None else (secret.expected_used(size), secret.expected_sent(size))
+        drawn = exchange.secret_batch
+        used, sent = (None, None) if drawn is None else (drawn.expected_used(size), drawn.expected_sent(size))
         found = (
             packed_labels(
                 name, width, self._training, claimed=most, read=read, labels=self.labels, used=used, sent=sent

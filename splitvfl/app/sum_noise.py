@@ -17,7 +17,8 @@ from splitvfl.exchange.noise import SumNoiseSettings
 from splitvfl.exchange.paillier import EncryptedExchange
 from splitvfl.hooks import At, Defense
 from splitvfl.learning.tasks import Task
-from splitvfl.privacy import MessagesPerUse, PrivacyBudget, PrivacyLoss
+from splitvfl.privacy.accounting import MessagesPerUse, PrivacyBudget
+from splitvfl.privacy.composition import PrivacyLoss
 from splitvfl.privacy.statement import claim_warnings, not_covered
 from splitvfl.report.rows import counted
 

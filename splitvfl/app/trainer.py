@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
-from splitvfl.crypto.engine import Engine
-from splitvfl.errors import ArgumentError, ConfigError
+from splitvfl.errors import ArgumentError, ConfigError, shown
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.scoring import ACTIVE
 from splitvfl.exchange.split import Split
@@ -17,11 +17,13 @@ from splitvfl.leakage.side_knowledge import KNOWN
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.messaging.conversation import Recorder
 from splitvfl.party.party import ActiveParty, PassiveParty
-from splitvfl.privacy import PrivacyBudget
+from splitvfl.privacy.accounting import PrivacyBudget
 from splitvfl.run.plan import TrainingPlan
 from splitvfl.run.saving_trainer import SavingTrainer
 from splitvfl.run.trainer import check_names
-from splitvfl.wording import shown
+
+if TYPE_CHECKING:
+    from splitvfl.crypto.engine import Engine
 
 
 class Trainer(SavingTrainer):

@@ -18,7 +18,8 @@ from splitvfl.defenses import (
 )
 from splitvfl.defenses.corrected_response import CorrectedResponse
 from splitvfl.errors import from_zero, probability
-from splitvfl.privacy import gaussian_delta, gaussian_sigma, multiplicative_laplace_epsilon
+from splitvfl.learning.gaussian_noise import gaussian_delta, gaussian_sigma
+from splitvfl.privacy.laplace import multiplicative_laplace_epsilon
 
 # Claims and calculations are sums and quotients of the same numbers, in another order.
 ROUNDING = 1e-9

@@ -13,7 +13,7 @@ from statistics import NormalDist
 from typing import Any
 
 from splitvfl.errors import ArgumentError, positive
-from splitvfl.privacy import gaussian_mu
+from splitvfl.privacy.gaussian_dp import gaussian_mu
 
 _NORMAL = NormalDist()
 

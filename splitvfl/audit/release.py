@@ -6,9 +6,9 @@ from splitvfl.audit.calculation import Calculated
 from splitvfl.audit.defense import DRAWS
 from splitvfl.audit.verdicts import ClaimAudit, Verdict
 from splitvfl.errors import probability
-from splitvfl.privacy import gaussian_mu_epsilon
 from splitvfl.privacy.audit import Objective, measure
 from splitvfl.privacy.audit.two_worlds import Draw
+from splitvfl.privacy.gaussian_dp import gaussian_mu_epsilon
 
 
 def audit_release(

@@ -7,8 +7,8 @@ from typing import get_args
 
 from splitvfl.claims.kinds import Claim, DetectionError, Gaussian, GaussianDP, NoPromise, PerRecord, PureDP, RowNorm
 from splitvfl.errors import HookError
+from splitvfl.errors import shown as written
 from splitvfl.hooks import hook_name
-from splitvfl.wording import shown as written
 
 
 def claims_of(defense: object) -> tuple[Claim, ...]:

@@ -95,21 +95,14 @@ def align(
     from splitvfl.app.console import AlignProgress
     from splitvfl.data.alignment import read_alignment
     from splitvfl.data.sharding import HeldShards
-    from splitvfl.exchange.psi import Terms
     from splitvfl.net.tls import Identity, Plaintext
-    from splitvfl.run.alignment import AlignmentJob, described, peers_of, run_alignment
+    from splitvfl.run.alignment import AlignmentJob, described, peers_of, run_alignment, terms_of
 
     names = {name: carried for name, carried in peers_of(identity or []).items() if carried is not None}
     own_name = names.pop(party, None)
     job = AlignmentJob(
         party=party,
-        terms=Terms(
-            active=active,
-            mode=mode,  # type: ignore[arg-type]  # checked there
-            padding=padding,
-            case="folded" if fold_case else "kept",
-            buckets=buckets,
-        ),
+        terms=terms_of(active=active, mode=mode, padding=padding, fold_case=fold_case, buckets=buckets),
         files=tuple(files),
         id_column=id_column,
         out=out if out is not None or mode == "size-only" else Path("aligned") / party,

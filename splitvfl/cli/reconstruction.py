@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +11,6 @@ from splitvfl.cli.column_tables import attack_table, category_table, column_tabl
 from splitvfl.cli.console import ModuleSources, command_line, next_steps, output_console
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from splitvfl.leakage.reconstruction import ReconstructedView, Reconstruction
 
 # As splitvfl.leakage.features has them, which takes a second to import.
@@ -69,13 +66,11 @@ def reconstruct(
 ) -> None:
     """Reconstruct passive parties' columns from a finished run's real scores, and tell how well that works."""
     from splitvfl.app.reconstruction import reconstruct as reconstruct_run
-    from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE
     from splitvfl.report.summary import FILE_NAME
 
     run, *also = runs
     found = reconstruct_run(
-        run,
-        also=also,
+        runs,
         attacks=attacks,
         views=[view.strip() for view in views.split(",")],  # type: ignore[misc]  # it is checked there
         records=records,
@@ -85,9 +80,10 @@ def reconstruct(
         modules=modules,
     )
     # What several models tell together is none of a single run's figures.
-    written = [*([] if also else [run / RECONSTRUCTION_FILE]), *([] if json_ is None else [json_])]
-    for path in written:
-        found.save(path)
+    written = [] if also else [found.keep(run)]
+    if json_ is not None:
+        found.save(json_)
+        written.append(json_)
     _print(found)
     for path in written:
         print(path)
@@ -98,28 +94,9 @@ def reconstruct(
 def _print(found: Reconstruction) -> None:
     from rich.text import Text
 
-    from splitvfl.leakage.reconstruction import notes_of
-
     console = output_console()
-    for name, views in found.parties.items():
-        _print_party(console, name, views)
-    for line in notes_of(found):
-        console.print(Text(f"note: {line}"))
-    for sentence in found.sentences.values():
-        console.print()
-        console.print(Text(sentence, style="bold"))
-
-
-def _print_party(console: Console, name: str, views: Sequence[ReconstructedView]) -> None:
-    from rich.text import Text
-
-    from splitvfl.leakage.reconstruction import shown_views, view_lines
-
-    parts = {view.part for view in views}
-    part = "test" if "test" in parts else "train"
-    for seen, view in shown_views(one for one in views if one.part == part):
-        trained = next((one for one in views if one.part == "train" and one.asks_as(view)), None)
-        what = f"{name}, {seen}{view.knowledge}"
+    for party, seen, view, trained in found.shown():
+        what = f"{party}, {seen}"
         console.print(
             attack_table(
                 _title(what, view),
@@ -127,16 +104,21 @@ def _print_party(console: Console, name: str, views: Sequence[ReconstructedView]
                 view.baselines,
                 view.commonest,
                 mean_mse=view.mean_mse,
-                beside=_beside(trained) if part == "test" else None,
+                beside=_beside(trained),
             )
         )
         if view.weights == "true":
             console.print(column_table(what, view.best, view.baselines, view.left))
             if view.best.categories:
                 console.print(category_table(what, view.best, view.commonest))
-        for line in view_lines(view):
+        for line in view.said:
             console.print(Text(line))
         console.print()
+    for line in found.said:
+        console.print(Text(f"note: {line}"))
+    for sentence in found.sentences.values():
+        console.print()
+        console.print(Text(sentence, style="bold"))
 
 
 def _title(what: str, view: ReconstructedView) -> str:

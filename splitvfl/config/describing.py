@@ -28,6 +28,7 @@ from splitvfl.hooks import (
     Crossing,
     crossing_of,
     explanations_of,
+    fields_in_words,
     moment_of,
     needs_label_gradients,
     needs_of,
@@ -36,7 +37,6 @@ from splitvfl.hooks import (
     shifts_scores_of,
     target_of,
 )
-from splitvfl.leakage.view_fields import in_words
 
 _OF_EXAMPLE = " (The figures are those of the example.)"
 _CROSSINGS: Mapping[Crossing, str] = {
@@ -217,7 +217,7 @@ def _attack(factory: Any, example: str) -> dict[str, str]:
     return {
         "What it does": explanations_of(attack).get(factory.name, "") if hasattr(factory, "name") else "",
         "Reads": _READ[target],
-        "Needs": _listed(in_words(needs)),
+        "Needs": _listed(fields_in_words(needs)),
         "When": "in every step, and over the run" if (target, moment) == ("labels", "every-step") else "after training",
         "Labels": _tasks_of(attack) if target == "labels" else "of every task",
         "Exchanges": _listed(fitting),

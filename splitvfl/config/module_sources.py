@@ -28,9 +28,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeAlias
 
-from splitvfl.errors import ConfigError
+from splitvfl.errors import ConfigError, shown, suggestion
 from splitvfl.system.untrusted_files import UntrustedFile, refuse_links
-from splitvfl.wording import shown, suggestion
 
 Modules: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None"
 """Folders of the user's own modules, and installed packages as ``package:NAME``; default: the current folder."""

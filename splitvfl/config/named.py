@@ -34,10 +34,10 @@ from pydantic_core import (
 )
 
 from splitvfl.config.registry import SUPPLIED, PluginKind, arguments_of, construct, resolve
+from splitvfl.config.value_types import TOLD
 from splitvfl.config.yaml import Place
-from splitvfl.errors import ConfigError
+from splitvfl.errors import ConfigError, shown, suggestion
 from splitvfl.learning.settings import Settings
-from splitvfl.wording import TOLD, shown, suggestion
 
 
 class NamedSection(Settings):

@@ -33,14 +33,15 @@ from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from splitvfl.config.module_sources import importable, imported, make_way, note_own, sources_in_force
 from splitvfl.config.other_names import named_so, pointers_to
+from splitvfl.config.value_types import words
 from splitvfl.config.yaml import Place, dotted, place_in
 from splitvfl.data.sets import DATA_SETS
-from splitvfl.errors import ConfigError, SplitVFLError
+from splitvfl.errors import ConfigError, SplitVFLError, shown, suggestion
 from splitvfl.exchange.base import Exchange
+from splitvfl.hooks import explanations_of, weaknesses_of
 from splitvfl.learning.losses import Loss
 from splitvfl.learning.optimizers import EMBEDDING_OPTIMIZERS, OPTIMIZERS
 from splitvfl.party.recipe import Recipe
-from splitvfl.wording import shown, suggestion, words
 
 PluginKind = Literal[
     "attacks", "defenses", "penalties", "models", "exchanges", "losses", "optimizers", "embedding_optimizers"
@@ -185,6 +186,20 @@ def installed(kind: PluginKind) -> Mapping[str, Any]:
             with suppress(ConfigError):
                 found[name] = _loaded(kind, entry)
     return found
+
+
+def explanations() -> dict[str, str]:
+    """Return what every installed attack says that it does, by its name and by those that settings give it."""
+    found: dict[str, str] = {}
+    for attack in installed("attacks").values():
+        found |= explanations_of(attack)
+    return found
+
+
+def weaknesses(defenses: Iterable[str]) -> list[tuple[str, str]]:
+    """Return what defenses of these names say of attacks that read labels behind them, each with the attack's name."""
+    known = installed("defenses")
+    return [pair for name in defenses if name in known for pair in weaknesses_of(known[name]).items()]
 
 
 def describe(kind: str) -> list[tuple[str, str]]:

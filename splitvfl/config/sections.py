@@ -58,7 +58,9 @@ from splitvfl.claims import claims_of
 from splitvfl.config.module_sources import sources_in_force, untrusted_run
 from splitvfl.config.named import Named, NamedSection, refusal
 from splitvfl.config.registry import PluginKind, arguments_of, check_options, construct, find, resolve, unknown
+from splitvfl.config.value_types import words
 from splitvfl.config.yaml import Document, Place, parse_override, place_in, to_yaml
+from splitvfl.data.coin_labels import LEAST_CANARIES
 from splitvfl.data.columns import TaskName
 from splitvfl.data.encoding import Categorical, Missing, Scale
 from splitvfl.data.id_rules import ID_RULE, RuleVersion, SplitBy
@@ -66,7 +68,7 @@ from splitvfl.data.labels import Unlabelled
 from splitvfl.data.partition import REST
 from splitvfl.data.sets import DATA_SETS, TABLES
 from splitvfl.data.shards import PLACEHOLDER
-from splitvfl.errors import ArgumentError, ConfigError, HookError, SplitVFLError
+from splitvfl.errors import ArgumentError, ConfigError, HookError, SplitVFLError, shown, suggestion
 from splitvfl.exchange.base import NO_PRIVATE_TOP, Exchange
 from splitvfl.exchange.scoring import ACTIVE, COORDINATOR
 from splitvfl.hooks import (
@@ -81,13 +83,12 @@ from splitvfl.hooks import (
     held_by,
     record_loss_of,
 )
-from splitvfl.leakage.canaries import LEAST_CANARIES
 from splitvfl.learning.batches import MOST_SHARDS
+from splitvfl.learning.optimizers import EMBEDDING_OPTIMIZERS, OPTIMIZERS
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.settings import Settings
 from splitvfl.party.recipe import Count, Recipe
 from splitvfl.system.untrusted_files import UntrustedFile
-from splitvfl.wording import shown, suggestion, words
 
 __all__ = [
     "AuditConfig",
@@ -392,6 +393,9 @@ LOSS = Named("losses")
 # Unless a file names another.
 _MLP, _SPLIT, _ADAM = "mlp", "split", "adam"
 _OPTIMIZER_NAMES = {"optimizer": _ADAM, "embedding_optimizer": "rowwise-adagrad", "private_top_optimizer": _ADAM}
+# Those that come with splitvfl, and up to which size of their settings no step leaves float32.
+_OWN_OPTIMIZERS = frozenset([*OPTIMIZERS.values(), *EMBEDDING_OPTIMIZERS.values()])
+_ORDINARY = 1e6
 USUAL_NAMES: Mapping[str, str] = {"exchange": _SPLIT, **_OPTIMIZER_NAMES}
 """By key, what a section stands for that has no name."""
 
@@ -723,7 +727,7 @@ class PredictionConfig(Settings):
         score_noise: How defenses of scores draw noise: ``fresh``, anew for every prediction, so that the mean of many
             answers has little of it; or ``memoised``, which follows from the record's logits and a secret key of who
             computes the scores, so that the same logits have the same scores in every prediction
-            (:mod:`splitvfl.cut.memoised`). All parties compute record by record then, which takes longer.
+            (:mod:`splitvfl.party.memoised`). All parties compute record by record then, which takes longer.
         direction_by: The passive party that sends who computes the scores the direction in which noise hides its
             columns best (``score-noise`` with ``direction: sent``): k numbers, which follow from its weights.
         per_record: How often a passive party lets one record be scored with the model; default: no limit.
@@ -1605,6 +1609,18 @@ def _check_step(key: str, made: Any) -> None:
         ) from error
 
 
+def _to_try(section: NamedSection | None) -> NamedSection | None:
+    """Return the settings of an optimiser that may object to them, or to a step.
+
+    Those that come with splitvfl object to nothing that their annotations allow and that is of an ordinary size. To
+    make one imports torch's compiler, which takes as long as torch.
+    """
+    if section is None or section.factory not in _OWN_OPTIMIZERS:
+        return section
+    numbers = [value for _, value in section if isinstance(value, int | float)]
+    return None if all(abs(number) <= _ORDINARY for number in numbers) else section
+
+
 def _check_constructors(document: Document, model: NamedSection, exchange: NamedSection, train: TrainConfig) -> None:
     """Report what the constructors of the model, the exchange, optimisers and the loss object to."""
     weight = nn.Parameter(torch.zeros(1))
@@ -1615,7 +1631,7 @@ def _check_constructors(document: Document, model: NamedSection, exchange: Named
     for place, section, given, supplied in (
         (("model",), model, (), {}),
         (("exchange",), None if unknown else exchange, (), {"rows": train.batch_size}),
-        *((("train", key), getattr(train, key), (weights,), {}) for key in _OPTIMIZER_NAMES),
+        *((("train", key), _to_try(getattr(train, key)), (weights,), {}) for key in _OPTIMIZER_NAMES),
         (("train", "loss"), train.loss, (), {}),
     ):
         try:

@@ -1,19 +1,54 @@
-"""What may stand at a key, as JSON Schema and in words, both from the annotation that checks it."""
+"""What may stand at a key, as JSON Schema and in words, both from the annotation that checks it; and what is wrong."""
 
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic_core import ErrorDetails
+
+from splitvfl.errors import shown, suggestion
 
 # Larger limits are there so that a slip of the finger is told; in words they are no news.
 _NOTEWORTHY = 2**62
 _IN_WORDS = {"string": "text", "boolean": "true or false", "null": "null", "object": "a section"}
 _NUMBERS = {"integer": ("whole number", "whole numbers"), "number": ("number", "numbers")}
+
+# The type of an error that is in words already.
+TOLD = "told"
+
+# By kind of error, the value that belongs there; the braces are filled in with the limits that were broken.
+_EXPECTED: Mapping[str, str] = {
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "dataclass_type": "keys with values",
+    "dict_type": "keys with values",
+    "finite_number": "a finite number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "at least {ge}",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "at most {le}",
+    "list_type": "a list",
+    "literal_error": "{expected}",
+    "mapping_type": "keys with values",
+    "model_attributes_type": "keys with values",
+    "model_type": "keys with values",
+    "none_required": "nothing",
+    "string_type": "text",
+    "too_long": "a list of at most {max_length}",
+    "too_short": "a list of at least {min_length}",
+    "tuple_type": "a list",
+}
 
 
 def json_schema(annotation: Any) -> dict[str, Any]:
@@ -86,3 +121,26 @@ def _number(value: float) -> str:
         if exponent >= 20 and value == 2 ** round(exponent) + rest:
             return f"2^{round(exponent)}{name}"
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def words(error: ErrorDetails) -> str:
+    """Return one of pydantic's errors as "expected …, got …"; pydantic's own words for kinds not known here."""
+    kind, value, context = error["type"], error["input"], error.get("ctx", {})
+    if kind == "missing":
+        return "required, and missing"
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == TOLD:
+        return error["msg"]
+    if kind not in _EXPECTED:
+        return f"{error['msg']}, got {shown(value)}"
+    return f"expected {_EXPECTED[kind].format(**context)}, got {shown(value)}{_hint(kind, value, context)}"
+
+
+def _hint(kind: str, value: object, context: Mapping[str, object]) -> str:
+    if kind == "string_type" and isinstance(value, (bool, int, float)):
+        return "; put it in quotes if it is meant as text"
+    if kind == "literal_error" and isinstance(value, str):
+        hint = suggestion(value, re.findall(r"'([^']*)'", str(context["expected"])))
+        return hint if "did you mean" in hint else ""
+    return ""

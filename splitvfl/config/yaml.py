@@ -15,8 +15,7 @@ from typing import Any
 
 import yaml
 
-from splitvfl.errors import ConfigError
-from splitvfl.wording import shown
+from splitvfl.errors import ConfigError, shown
 
 Place = tuple[str | int, ...]
 

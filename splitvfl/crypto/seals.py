@@ -30,7 +30,7 @@ from torch import Tensor
 from splitvfl.crypto.key_agreement import AgreementKey
 from splitvfl.crypto.pair_keys import PairKeys
 from splitvfl.errors import ForgedError
-from splitvfl.messaging.messages import bytes_of
+from splitvfl.system.gpu_copies import bytes_of
 
 SEAL_BYTES: Final = 16
 _NONCE_BYTES: Final = 12

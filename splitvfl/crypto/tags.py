@@ -26,7 +26,7 @@ from torch import Tensor
 from splitvfl.crypto.key_agreement import AgreementKey
 from splitvfl.crypto.pair_keys import PairKeys, framed
 from splitvfl.errors import ForgedError
-from splitvfl.messaging.messages import bytes_of
+from splitvfl.system.gpu_copies import bytes_of
 
 TAG_BYTES: Final = 32
 _PURPOSE: Final = b"splitvfl, what the active party passes on"

@@ -311,6 +311,10 @@ class DefenseChain(NotPickled):
         ]
         return [f"{label}: {first}{one.in_full}" for label, one, first in said if one.promised]
 
+    def claimed(self) -> str:
+        """Return the names of its defenses and all that each claims, as one text: another wherever these differ."""
+        return repr([(hook_name(attached.defense), repr(claims_of(attached.defense))) for attached in self._attached])
+
     def promised_in_short(self, *, void: str = "") -> list[str]:
         """Return of each defense in a clause what it promises: that it is nothing, too, or that it says nothing.
 

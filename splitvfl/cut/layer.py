@@ -8,10 +8,10 @@ gradient after the hooks is what is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +20,10 @@ from torch.autograd.function import once_differentiable
 from splitvfl.claims import claims_of, is_per_record
 from splitvfl.cut.chain import KEEP_STATE, DefenseChain, GradientDefenses, OneDraw
 from splitvfl.cut.views import GRADIENTS, ViewSource, is_linear
-from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import ArgumentError, PrivacyError
 from splitvfl.hooks import Attack, Defense, batch_mixing_layer, crossing_of, hook_name
 from splitvfl.leakage.auditing import Audit
-from splitvfl.leakage.canaries import Canaries, canaries_of
+from splitvfl.leakage.canaries import canaries_of
 from splitvfl.leakage.judging import Handle, Leak
 from splitvfl.leakage.many_auditing import audit_for
 from splitvfl.leakage.message_audit import MessageAudit
@@ -33,6 +32,10 @@ from splitvfl.learning.compiling import leave_untraced, untraced
 from splitvfl.learning.label_gradients import Drawn, LabelGradients, LabelGradientSource, Loss
 from splitvfl.system.pickling import NotPickled
 from splitvfl.team.team import Team
+
+if TYPE_CHECKING:
+    from splitvfl.data.coin_labels import Canaries
+    from splitvfl.data.columns import Columns, Records
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +54,23 @@ class _CutContext:
 
 
 class Answer:
-    """The label defenses' answer for one batch of labels: drawn once, for the loss and for later defenses."""
+    """The label defenses' answer for one batch of labels: drawn once, for the loss and for later defenses.
 
-    def __init__(self, labels: Tensor, targets: Tensor) -> None:
+    Args:
+        labels: What was asked for.
+        targets: What was answered.
+        responses: What later defenses may see of the labels. Default: what :func:`responses_of` makes of the targets.
+        in_loss: Whether the loss is computed with it.
+    """
+
+    def __init__(
+        self, labels: Tensor, targets: Tensor, responses: Tensor | None = None, *, in_loss: bool = False
+    ) -> None:
         self.labels = labels
         self.targets = targets
+        self.responses = responses_of(targets) if responses is None else responses
         self.in_forward = False
-        self.in_loss = False
+        self.in_loss = in_loss
 
 
 class _Cross(torch.autograd.Function):
@@ -113,7 +126,6 @@ class CutLayer(NotPickled, nn.Module):
         activation: Tensor,
         *,
         labels: Tensor | None = None,
-        responses: Tensor | None = None,
         ids: Tensor | None = None,
         step: int | None = None,
         view_source: ViewSource | None = None,
@@ -128,12 +140,11 @@ class CutLayer(NotPickled, nn.Module):
         Args:
             activation: ``(n, width)``.
             labels: ``(n,)``; for the active party's defenses, and for judging. Never shown to an attack.
-            responses: What a label defense answered in place of the labels (:func:`responses_of`). Later defenses get
-                it too, with 0 for ½.
             ids: Record ids, ``(n,)``, int64. Without them nothing is accumulated per record.
             step: Number of the training step. Default: forward passes with a gradient are counted.
             view_source: What the passive party can show its own attacks.
-            answer: What the label defenses answered; a loss has to have asked for it before the gradient is sent.
+            answer: What the label defenses answered in place of the labels; later defenses get it too, with 0 for ½. A
+                loss has to have asked for it before the gradient is sent.
             source: What gives the gradient under every label, where it is needed; it follows the top's output.
             once: What is drawn once in this step for all cuts, where there are several.
 
@@ -152,6 +163,7 @@ class CutLayer(NotPickled, nn.Module):
         if step is None:
             step = self.steps
             self.steps += int(torch.is_grad_enabled())
+        responses = None if answer is None else answer.responses
         shown = labels if responses is None else responses
         binary_responses = labels if responses is None else binary_responses_of(responses)
         context = _CutContext(
@@ -334,9 +346,7 @@ class CutLayer(NotPickled, nn.Module):
         if crossing not in chains:
             hint = "; attach it to the model: model.defend(...)" if crossing == "labels" else ""
             raise ArgumentError(f"{hook_name(defense)} defends {crossing}, which do not cross at a cut layer{hint}")
-        if is_per_record(claims_of(defense)):
-            for bottom in self._bottoms:
-                refuse_batch_mixing(bottom, defense)
+        refuse_batch_mixing(self._bottoms, defense)
         for top in self._tops:
             check_top(top, defense)
         return chains[crossing].attach(defense, noise_seed_for_experiments=noise_seed_for_experiments)
@@ -493,10 +503,11 @@ def check_top(top: nn.Module, defense: Defense) -> None:
         defense.check_top(top)
 
 
-def refuse_batch_mixing(module: nn.Module, defense: Defense) -> None:
-    """Raise :class:`PrivacyError` if a layer mixes the records of a batch, which voids a per-record guarantee."""
-    layer = batch_mixing_layer(module)
-    if layer is not None:
+def refuse_batch_mixing(modules: Iterable[nn.Module], defense: Defense) -> None:
+    """Raise :class:`PrivacyError` if a defense guarantees something per record, and a layer mixes a batch's records."""
+    if not is_per_record(claims_of(defense)):
+        return
+    for layer in filter(None, map(batch_mixing_layer, modules)):
         raise PrivacyError(
             f"{hook_name(defense)} guarantees something per record, but {layer} mixes the records of a batch; "
             "replace it (GroupNorm or LayerNorm keep records apart)"

@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from splitvfl.claims import claims_of, is_per_record
 from splitvfl.cut.chain import KEEP_STATE, DefenseChain, OneDraw
 from splitvfl.cut.known_labels import KnownLabels
-from splitvfl.cut.layer import Answer, CutLayer, Cuts, refuse_batch_mixing, responses_of
+from splitvfl.cut.layer import Answer, CutLayer, Cuts, refuse_batch_mixing
 from splitvfl.cut.views import ViewSource
 from splitvfl.errors import ArgumentError, PrivacyError
 from splitvfl.hooks import Attack, Defense, View, crossing_of, hook_name, needs_of
-from splitvfl.leakage.canaries import Canaries, canaries_of
+from splitvfl.leakage.canaries import canaries_of
 from splitvfl.leakage.judging import Handle, Leak
 from splitvfl.learning.compiling import leave_untraced, outside_graphs, untraced, untraced_itself
 from splitvfl.learning.label_gradients import LabelGradientSource, Loss, mean_cross_entropy
 from splitvfl.learning.precision import widened
 from splitvfl.system.pickling import NotPickled
+
+if TYPE_CHECKING:
+    from splitvfl.data.coin_labels import Canaries
 
 
 class SplitModel(NotPickled, nn.Module):
@@ -179,7 +181,6 @@ class SplitModel(NotPickled, nn.Module):
             self._tell_targets()
         return {
             "labels": labels,
-            "responses": None if answer is None else responses_of(answer.targets),
             "ids": ids,
             "answer": answer,
             "source": self._source(labels, answer, ids),
@@ -245,9 +246,7 @@ class SplitModel(NotPickled, nn.Module):
         """
         if crossing_of(defense) != "labels":
             return self.cut.defend(defense, noise_seed_for_experiments=noise_seed_for_experiments)
-        if is_per_record(claims_of(defense)):
-            for bottom in self.bottoms.values():
-                refuse_batch_mixing(bottom, defense)
+        refuse_batch_mixing(self.bottoms.values(), defense)
         return self.labels.attach(defense, noise_seed_for_experiments=noise_seed_for_experiments)
 
     @untraced

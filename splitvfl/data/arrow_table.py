@@ -10,8 +10,7 @@ import pyarrow as pa
 from torch import Tensor
 
 from splitvfl.data.plain_columns import plain_table
-from splitvfl.errors import ArgumentError, DataError
-from splitvfl.wording import DEEPER
+from splitvfl.errors import DEEPER, ArgumentError, DataError
 
 _KINDS = (
     "a file, an Arrow, pandas or polars table, a mapping from column names to arrays or tensors, or an array or tensor "

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from splitvfl.data.id_rules import ID_RULE, RuleVersion
 from splitvfl.data.transform import Transform
-from splitvfl.errors import ArgumentError, DataError
-from splitvfl.wording import DEEPER
+from splitvfl.errors import DEEPER, ArgumentError, DataError
 
 if TYPE_CHECKING:
     from splitvfl.data.doubts import Doubt

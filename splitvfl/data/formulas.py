@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from splitvfl.data.tables import is_text
-from splitvfl.errors import DataError
-from splitvfl.wording import shown
+from splitvfl.errors import DataError, shown
 
 # Of full width and small, too. Spaces, quotes and what cannot be seen may stand before, and some programs drop them.
 _SIGNS: Final = "=+\\-@＝＋－＠﹦﹢﹣﹫"

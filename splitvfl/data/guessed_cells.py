@@ -16,7 +16,7 @@ from splitvfl.data.csv_source import CsvSource
 from splitvfl.data.number_text import PLAIN, NumberStyle, is_gap
 from splitvfl.data.sources import origin_of, read_whole
 from splitvfl.data.tables import is_text
-from splitvfl.wording import shown
+from splitvfl.errors import shown
 
 # Rows by which styles are compared.
 _SOME_ROWS: Final = 100_000

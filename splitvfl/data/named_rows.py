@@ -7,8 +7,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from splitvfl.errors import DataError
-from splitvfl.wording import shown
+from splitvfl.errors import DataError, shown
 
 
 @contextmanager

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from splitvfl.data.tables import LIST, REFUSED, neither
-from splitvfl.wording import DEEPER
+from splitvfl.errors import DEEPER
 
 _CATEGORIES, _LENGTH = b"splitvfl.categories", b"splitvfl.length"
 

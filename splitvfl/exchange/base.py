@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from splitvfl.cut.views import GRADIENTS, Shown
 from splitvfl.data.columns import Records
@@ -18,6 +18,9 @@ from splitvfl.messaging.conversation import Half, Outbox
 from splitvfl.party.attaching import label_promises_of_run
 from splitvfl.party.own_part import OwnPart
 from splitvfl.party.party import ActiveParty, PassiveParty
+
+if TYPE_CHECKING:
+    from splitvfl.exchange.selection import SecretBatch
 
 KEPT_FOLDER = "kept"
 """In the folder of a run: what a side keeps of all that crossed before the first step."""
@@ -191,6 +194,7 @@ class Exchange(ABC):
             if it trains other models only.
         approximation: The sigmoid's in the loss whose gradient it computes.
         own_part: What the active party's own weights of a linear model learn from.
+        secret_batch: How the active party draws which records of a batch are used; ``None``: it takes them all.
         noise: What is agreed on noise that is calculated for a privacy loss.
         sum_noise: The same, of noise on the sums that the active party opens.
         noise_is_planned: Whether noise was calculated from that.
@@ -216,6 +220,7 @@ class Exchange(ABC):
     seen: ClassVar[tuple[str, str] | None] = None
     approximation: Approximation = "exact"
     own_part: OwnPart = "exact"
+    secret_batch: SecretBatch | None = None
     noise: NoiseSettings | HdpNoiseSettings | None = None
     sum_noise: SumNoiseSettings | None = None
     noise_is_planned: bool = False

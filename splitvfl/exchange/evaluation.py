@@ -19,12 +19,11 @@ from splitvfl.errors import ProtocolError
 from splitvfl.exchange.parts import checked_outputs, part_to_score
 from splitvfl.exchange.prediction import parts_of
 from splitvfl.hooks import all_finite
-from splitvfl.leakage.drawing import MOST_RECORDS, drawn, drawn_of_classes
+from splitvfl.learning.drawing import MOST_RECORDS, drawn, drawn_of_classes
 from splitvfl.learning.schedule import GO_ON, Verdict
 from splitvfl.learning.tasks import Task
 from splitvfl.messaging.conversation import Expected, Half, Outbox
 from splitvfl.messaging.messages import Message
-from splitvfl.metrics import saturated
 from splitvfl.party.party import SENDING, ActiveParty, Party, PassiveParty
 from splitvfl.party.top_model import own_input
 
@@ -265,7 +264,7 @@ class _Scored:
         """Return the fraction of scores that are exactly 0 or 1; ``None`` where there are none."""
         if not sum(map(len, self._labels)):
             return None
-        return saturated(task.loss.scores(torch.cat(self._outputs).float()).cpu().numpy())
+        return task.saturation(torch.cat(self._outputs).float())
 
     def figures(self, task: Task) -> dict[str, float]:
         if not sum(map(len, self._labels)):

@@ -22,12 +22,11 @@ from typing import Any, NamedTuple, TypeGuard
 from torch import Tensor
 
 from splitvfl.data.columns import PartyData
-from splitvfl.errors import DataError, ProtocolError
+from splitvfl.errors import DataError, ProtocolError, shown
 from splitvfl.messaging.conversation import Expected, Half, Outbox
 from splitvfl.messaging.json_message import Note, awaited_note, note, read_note
 from splitvfl.messaging.messages import Message
 from splitvfl.party.party import MAX_WIDTH
-from splitvfl.wording import shown
 
 _log = logging.getLogger("splitvfl.exchange")
 

@@ -95,6 +95,7 @@ class Hybrid(EncryptedExchange):
     draws_records = True
     multiplied_by = frozenset({"passive"})
     passes_on_keys = False
+    secret_batch: SecretBatch
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from splitvfl.cut.views import ViewSource
 from splitvfl.data.columns import Records
 from splitvfl.exchange.base import Side
 from splitvfl.exchange.receiver_clips import ReceiverClips
-from splitvfl.exchange.split_step import learn_from, received_finite
+from splitvfl.exchange.split_step import learn_from, received_finite, update
 from splitvfl.learning.kept_weights import keeping_weights
 from splitvfl.messaging.conversation import Expected, Half, Outbox
 from splitvfl.messaging.messages import Message
@@ -111,15 +111,7 @@ class PassiveInFlight(Side):
         oldest, party = self._sent[0], self._party
         inbox = yield Outbox(send=first.send, wait=(oldest.gradient,), ahead=first.ahead)
         gradient = received_finite(party, inbox[self._active])
-        learn_from(
-            party,
-            oldest.activation,
-            gradient,
-            oldest.batch,
-            oldest.step,
-            self._active,
-            self._clips,
-            oldest.source,
-            oldest.share,
-        )
+        step, batch, activation = oldest.step, oldest.batch, oldest.activation
+        learn_from(party, activation, gradient, batch, step, self._clips, oldest.source, oldest.share)
+        update(party, step, self._active)
         self._sent.popleft()

@@ -6,9 +6,8 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
-from splitvfl.errors import ArgumentError
+from splitvfl.errors import ArgumentError, shown
 from splitvfl.learning.settings import Settings
-from splitvfl.wording import shown
 
 # Larger numbers cannot be clipped or added before encryption: with the fewest bits, integers of them are too large.
 _LARGEST_BOUND = 2.0**54

@@ -2,7 +2,7 @@
 
 The passive parties' bottoms stay as they are: random as initialised, fitted by their own party without labels
 (:class:`splitvfl.models.PCA`), or any module that was trained elsewhere. Their activations of the training and of the
-test records cross once per record and are kept at the label party (:mod:`splitvfl.exchange.kept`), which then trains
+test records cross once per record and are kept at the label party (:mod:`splitvfl.party.kept`), which then trains
 its top over them and its own columns as it likes.
 
 **What a passive party receives does not depend on labels.** It gets: what is learned (the task, the number of classes),
@@ -30,7 +30,6 @@ Rahimi and Recht, NIPS 2007.
 from __future__ import annotations
 
 import copy
-import hashlib
 import math
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -39,16 +38,21 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from splitvfl.claims import claims_of
 from splitvfl.cut.views import Shown
 from splitvfl.data.columns import Records
-from splitvfl.errors import CheckpointError, ConfigError, DataError, ProtocolError
-from splitvfl.exchange.base import Exchange, Side
+from splitvfl.errors import CheckpointError, ConfigError, DataError, ProtocolError, shown
+from splitvfl.exchange.base import KEPT_FOLDER, Exchange, Side
 from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, own_evaluation
-from splitvfl.exchange.kept import (
+from splitvfl.exchange.prediction import outputs_on
+from splitvfl.exchange.split_step import spoiled
+from splitvfl.hooks import BATCH_MIXING, Phase, all_finite, hook_name
+from splitvfl.learning.batches import PIECE_ROWS
+from splitvfl.messaging.conversation import Expected, Half, Outbox
+from splitvfl.messaging.json_message import awaited_note, note, read_note
+from splitvfl.messaging.messages import Message, dtype_named, name_of
+from splitvfl.party.kept import (
     DISK_MIB,
     MEMORY_MIB,
-    PIECE_ROWS,
     Chain,
     Form,
     Kept,
@@ -56,15 +60,9 @@ from splitvfl.exchange.kept import (
     Piece,
     Pieces,
     ids_digest,
+    source_digest,
 )
-from splitvfl.exchange.prediction import outputs_on
-from splitvfl.exchange.split_step import spoiled
-from splitvfl.hooks import BATCH_MIXING, Phase, all_finite, hook_name
-from splitvfl.messaging.conversation import Expected, Half, Outbox
-from splitvfl.messaging.json_message import awaited_note, note, read_note
-from splitvfl.messaging.messages import Message, bytes_of, dtype_named, name_of
 from splitvfl.party.party import MAX_WIDTH, ActiveParty, PassiveParty
-from splitvfl.wording import shown
 
 _MOST_MIB = 2**40  # in bytes they are counted in 64 bits
 ASKING = "kept"
@@ -199,7 +197,7 @@ class _Active(Side):
         if self._kept is not None or self._folder is None:
             return self._kept
         names = list(self._party.cuts)
-        return Kept.found(self._folder, names, self._pieces, limits=self._limits, records=self._records)
+        return Kept.found(self._folder / KEPT_FOLDER, names, self._pieces, limits=self._limits, records=self._records)
 
     def open(self) -> Half:
         """Ask for the activations that are missing, and keep them.
@@ -221,7 +219,8 @@ class _Active(Side):
         replies = {name: read_note(inbox[name]) for name in party.cuts}
         if kept is None:
             forms = {name: self._form(name, reply) for name, reply in replies.items()}
-            kept = Kept(self._pieces, forms, limits=self._limits, folder=self._folder, records=self._records)
+            folder = None if self._folder is None else self._folder / KEPT_FOLDER
+            kept = Kept(self._pieces, forms, limits=self._limits, folder=folder, records=self._records)
         elif not kept.complete:
             self._compare(kept, replies)
         for piece in self._pieces.after(done):
@@ -345,7 +344,7 @@ class _Passive(Side):
         """Note once, before anything is sent, from what it is computed and how noise is drawn."""
         if self._before is not None:
             return
-        self._source = _source(self._party)
+        self._source = source_digest(self._party, _PHASES)
         for chain in self._chains().values():
             chain.draw_generators(self._party.device)
         self._before = copy.deepcopy({phase: chain.state_dict() for phase, chain in self._chains().items()})
@@ -425,7 +424,7 @@ class _Passive(Side):
         self._read = piece.number + 1
 
     def _check_unchanged(self) -> None:
-        if _source(self._party) != self._source:
+        if source_digest(self._party, _PHASES) != self._source:
             raise DataError(
                 f"the columns, the bottom or the defenses of {self._party.name} are others than those of the "
                 "activations that crossed: sent again with the same noise they would show what changed. Bring back "
@@ -443,21 +442,3 @@ def _phase(piece: Piece) -> Phase:
 
 def _form_of(payload: Tensor) -> Form:
     return Form(payload.shape[1], payload.dtype)
-
-
-def _source(party: PassiveParty) -> str:
-    """Return a digest of all that its activations are made of: columns, bottom, and what its defenses claim."""
-    digest = hashlib.sha256()
-    for phase in _PHASES:
-        claims = [(hook_name(defense), repr(claims_of(defense))) for defense in party.activation[phase]]
-        digest.update(repr(claims).encode())
-    for name, value in party.bottom.state_dict().items():
-        digest.update(name.encode())
-        if isinstance(value, Tensor):  # a module may keep more than that
-            digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
-            digest.update(bytes_of(value.detach().cpu()))
-    for piece in Pieces.of(party.data):
-        records = (party.data.train if piece.part == "train" else party.data.test).rows(piece.positions)
-        for columns in records.columns:
-            digest.update(bytes_of(columns.cpu()))
-    return digest.hexdigest()

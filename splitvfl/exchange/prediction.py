@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from splitvfl.crypto.sum_masks import sum_of
-from splitvfl.cut.memoised import MemoisedNoise, defended_scores
 from splitvfl.data.columns import Records
-from splitvfl.errors import ArgumentError, DataError, ProtocolError
+from splitvfl.errors import ArgumentError, DataError, ProtocolError, shown
 from splitvfl.exchange.direction import receiving_direction, sending_direction
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.exchange.parts import checked_outputs, part_to_score
@@ -35,10 +34,10 @@ from splitvfl.learning.losses import loss_name
 from splitvfl.messaging.conversation import Expected, Half, Inbox, Outbox, Recorder, converse
 from splitvfl.messaging.messages import FLOATS, Message
 from splitvfl.party.direction import awaits_direction
+from splitvfl.party.memoised import MemoisedNoise, defended_scores
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.party.scorer import Scorer
 from splitvfl.party.top_model import own_input
-from splitvfl.wording import shown
 
 Part = Literal["train", "test"]
 

@@ -28,11 +28,10 @@ import torch
 from torch import Tensor
 
 from splitvfl.crypto.pair_keys import framed
-from splitvfl.errors import DataError, ProtocolError
+from splitvfl.errors import DataError, ProtocolError, shown
 from splitvfl.messaging.conversation import Expected, Half, Outbox
 from splitvfl.messaging.json_message import awaited_note, note, read_note
 from splitvfl.messaging.messages import Message
-from splitvfl.wording import shown
 
 NONCE_BYTES: Final = 32
 _MEMBER, _MEMBERS, _SIGNATURE = "member", "members", "signature"

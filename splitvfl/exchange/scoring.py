@@ -34,7 +34,7 @@ from splitvfl.crypto.pair_keys import framed
 from splitvfl.crypto.seals import SEAL_BYTES, Seals
 from splitvfl.crypto.sum_masks import SumMasks, sum_of
 from splitvfl.data.columns import Records
-from splitvfl.errors import ConfigError, CryptoError, DataError, ProtocolError
+from splitvfl.errors import ConfigError, CryptoError, DataError, ProtocolError, shown
 from splitvfl.exchange.handshake import TaskSpec, stated_task
 from splitvfl.exchange.masking import check_adds_up, mask_parts
 from splitvfl.exchange.parts import checked_outputs, computed, part_to_score
@@ -46,7 +46,6 @@ from splitvfl.messaging.messages import FLOATS, Message
 from splitvfl.party.direction import DIRECTION, direction_shape, own_direction
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.scorer import Scorer
-from splitvfl.wording import shown
 
 ACTIVE: Final = "active"
 """In the place of a scorer's name: the party with the labels computes the scores."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.cut.chain import OneDraw
+from splitvfl.cut.layer import Answer
 from splitvfl.cut.views import ViewSource
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
@@ -82,17 +83,19 @@ def loss_and_gradients(
     """
     leaves = {name: clips.used_activation(received_finite(party, inbox[name])).requires_grad_() for name in party.cuts}
     targets, responses = party.answer(batch, step)
+    assert batch.labels is not None, "the label party's records have them"
     loss_of = party.labels.loss(party.task.loss)
     source = party.cuts.label_gradient_source(loss_of, targets, step=step, ids=batch.ids)
+    answer = None if responses is None else Answer(batch.labels, targets, responses, in_loss=True)
     once = OneDraw()
     crossed = {
         name: party.cuts[name](
             leaf,
             labels=batch.judged,
-            responses=responses,
             ids=batch.ids,
             step=step,
             view_source=ViewSource(activation=leaf),
+            answer=answer,
             source=source,
             once=once,
         )
@@ -142,7 +145,8 @@ def passive_step(
     """
     activation = party.activate(batch)
     gradient = yield from gradient_of(party, activation.detach(), batch, step, active)
-    learn_from(party, activation, gradient, batch, step, active, clips)
+    learn_from(party, activation, gradient, batch, step, clips)
+    update(party, step, active)
 
 
 def learn_from(
@@ -151,12 +155,11 @@ def learn_from(
     gradient: Tensor,
     batch: Records,
     step: int,
-    active: str,
     clips: ReceiverClips,
     source: ViewSource | None = None,
     share: float | None = None,
 ) -> None:
-    """Let a passive party learn from a received gradient, and take the optimiser's step.
+    """Let a passive party learn from a received gradient; its optimiser takes its step in :func:`update`.
 
     Args:
         party: The passive party.
@@ -164,19 +167,14 @@ def learn_from(
         gradient: What came for it.
         batch: Its records.
         step: Number of the step.
-        active: Name of the label party.
         clips: What receivers clip before use.
         source: What it held when the activation was made, if it holds something else now.
         share: What share of that step's records these are, if another step is under way now.
-
-    Raises:
-        ProtocolError: If what follows for a weight holds NaN or infinite values: no weight changes then.
     """
     party.clear_gradients()
     received = gradient.to(activation.dtype)
     # Clipped last: a narrower type may round up what is at the bound.
     party.learn(activation, received, batch, step, used=clips.used_gradient(received), source=source, share=share)
-    update(party, step, active)
 
 
 def gradient_of(party: PassiveParty, activation: Tensor, batch: Records, step: int, active: str) -> Half:

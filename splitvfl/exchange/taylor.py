@@ -130,7 +130,7 @@ class Taylor(EncryptedExchange):
             "experiment's file; take one of them, or leave noise out and give defenses of your own"
         )
 
-    def layout(self, outputs: int) -> ProductLayout:
+    def sums_layout(self, outputs: int) -> ProductLayout:
         """Return the layout of so many sums over the parts of a batch's logits and the helper of the loss."""
         limits = self.encryption
         helper = self.rows * limits.largest_value**2 / (8 * limits.feature_limit)
@@ -159,7 +159,7 @@ class _Active(PartySide[ActiveParty, Taylor]):
     def _sums(self) -> int:
         """Number of sums that it asks for under each key: of its columns, of the intercept, and of the loss."""
         needed, exchange = self._party.data.width + 1 + self._exchange.loss, self._exchange
-        return self._engine.claimed(needed, exchange.most_claimed, exchange.layout)
+        return self._engine.claimed(needed, exchange.most_claimed, exchange.sums_layout)
 
     def open(self) -> Half:
         """Hand out public keys and numbers of columns, its own and those of the passive parties."""
@@ -176,7 +176,7 @@ class _Active(PartySide[ActiveParty, Taylor]):
         keys = {
             name: limits.key_of(name, said[name][KEY_BYTES:], sender=name, receiver=party.name) for name in party.cuts
         }
-        layout = exchange.layout(self._sums)
+        layout = exchange.sums_layout(self._sums)
         self._evaluators = {name: self._engine.evaluator(key, layout) for name, key in keys.items()}
         party.sums_parts = True
 
@@ -184,7 +184,7 @@ class _Active(PartySide[ActiveParty, Taylor]):
         """Return its half of one step; its result is the batch's loss, NaN if that is not agreed."""
         party, exchange, owner = self._party, self._exchange, self.owner
         width, rows = owner.public.ciphertext_bytes, batch.count + exchange.loss
-        layouts = {name: exchange.layout(columns) for name, columns in self.columns.items()}
+        layouts = {name: exchange.sums_layout(columns) for name, columns in self.columns.items()}
         own = ActiveCoefficients.of(party, batch, step)
         logits = yield Outbox(wait=tuple(awaited_bytes(name, "logits", step, (rows, width)) for name in party.cuts))
         relayed = (yield from self._relayed(logits, batch.count, step)) if len(layouts) > 1 else {}
@@ -196,7 +196,7 @@ class _Active(PartySide[ActiveParty, Taylor]):
         yield Outbox(send=scatter(relayed, party.name, "relayed", step))
         masked = {name: self.masked_sums(logits[name], one, weights) for name, one in self._evaluators.items()}
         replies = {name: one.reply for name, one in masked.items()}
-        shape = exchange.layout(self._sums).opened_shape
+        shape = exchange.sums_layout(self._sums).opened_shape
         inbox = yield Outbox(
             send=scatter(replies, party.name, "sums", step),
             wait=tuple(awaited_bytes(name, "opened", step, shape) for name in layouts),
@@ -238,7 +238,7 @@ class _Active(PartySide[ActiveParty, Taylor]):
             helper = torch.zeros(1, weights.shape[1], dtype=weights.dtype)
             helper[0, -1] = self._exchange.encryption.feature_limit
             weights = torch.cat([weights, helper])
-        return self._exchange.layout(self._sums).encode_weights(weights)
+        return self._exchange.sums_layout(self._sums).encode_weights(weights)
 
     def _unmasked(self, plain: Message, masked: MaskedSums) -> Tensor:
         sums = self.unmasked(plain, self._evaluators[plain.sender], masked)
@@ -249,7 +249,7 @@ class _Active(PartySide[ActiveParty, Taylor]):
         """Pass on what passive parties ask of each other, and return the sum of their logits' products."""
         party, exchange = self._party, self._exchange
         names = list(party.cuts)
-        layouts = {name: exchange.layout(self.columns[name] + exchange.loss) for name in names}
+        layouts = {name: exchange.sums_layout(self.columns[name] + exchange.loss) for name in names}
         asked = {name: sealed_bytes((one.replies, width)) for name, one in layouts.items()}
         inbox = yield Outbox(
             wait=tuple(awaited_bytes(name, "asked", step, ((len(names) - 1) * asked[name],)) for name in names)
@@ -309,7 +309,7 @@ def _by_receiver(parts: Mapping[str, Sequence[Tensor]]) -> dict[str, Tensor]:
 class _Passive(PassiveSide[Taylor]):
     def __init__(self, party: PassiveParty, active: str, exchange: Taylor) -> None:
         super().__init__(party, active, exchange)
-        self._asked = exchange.layout(1)  # by the active party, which says for how many sums
+        self._asked = exchange.sums_layout(1)  # by the active party, which says for how many sums
         self._peers: dict[str, Evaluator] = {}  # under their keys
         self._peer_layouts: dict[str, ProductLayout] = {}  # of what they ask
         self._passed_on: PassedOn | None = None  # there are codes where there are others
@@ -318,20 +318,20 @@ class _Passive(PassiveSide[Taylor]):
         """Hand out its public key and number of columns, and receive those of the others."""
         party, active, exchange, limits = self._party, self._active, self._exchange, self._exchange.encryption
         owner = self.take_key()
-        width = self._engine.claimed(party.data.width, exchange.most_claimed, exchange.layout)
+        width = self._engine.claimed(party.data.width, exchange.most_claimed, exchange.sums_layout)
         sizes = Expected(active, "peers", 0, (torch.int64,), (range(1, _MOST_PEERS),))
         inbox = yield Outbox(send=self.to_active(COLUMNS, 0, torch.tensor([width])), wait=(sizes,))
         asked, *others = inbox[active].payload.tolist()
-        self._asked = exchange.layout(limits.checked_columns(asked, active))
-        layouts = [exchange.layout(limits.checked_columns(other, active) + exchange.loss) for other in others]
+        self._asked = exchange.sums_layout(limits.checked_columns(asked, active))
+        layouts = [exchange.sums_layout(limits.checked_columns(other, active) + exchange.loss) for other in others]
         inbox = yield Outbox(wait=(limits.awaited_key(active),))
-        self._evaluator = self._engine.evaluator(limits.read_key(inbox[active]), exchange.layout(width))
+        self._evaluator = self._engine.evaluator(limits.read_key(inbox[active]), exchange.sums_layout(width))
         agreement = AgreementKey()
         own = torch.cat([agreement.public, owner.key_to_send().flatten()])
         roll = yield from exchange.roll_call(party.name, active, own)
         if len(roll.keys) != len(others):
             raise ProtocolError(f"{active} names {len(roll.keys)} other parties, and columns of {len(others)}")
-        layout = exchange.layout(width + exchange.loss)
+        layout = exchange.sums_layout(width + exchange.loss)
         self._peers = {
             name: self._engine.evaluator(
                 limits.key_of(name, keys[KEY_BYTES:], sender=active, receiver=party.name), layout
@@ -353,7 +353,7 @@ class _Passive(PassiveSide[Taylor]):
         defended = party.defend_activation(activation, batch, step).squeeze(1).double().cpu()
         with self.counting(step):
             limits.check_values(defended, party.name, step)  # their own limit, not the helper's
-            sent = owner.encrypt(exchange.layout(1).encode_values(_with_helper(defended, exchange)))
+            sent = owner.encrypt(exchange.sums_layout(1).encode_values(_with_helper(defended, exchange)))
         width = owner.public.ciphertext_bytes
         parts = (*self.to_active("logits", step, sent), *self._vouched(sent[: batch.count], step))
         residues = yield from self.from_active("residues", step, (batch.count, width), send=parts)

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from splitvfl.data.coin_labels import Canaries
 from splitvfl.errors import HookError
-from splitvfl.leakage.canaries import Canaries
 from splitvfl.leakage.judging import ScoreKeeper, real_rows
 from splitvfl.leakage.label_ratios import LabelRatios, answers_of, expected_axis, of_records, read_message
 from splitvfl.leakage.message_audit import AUDITORS, LATE, MessageAudit, SentBatch

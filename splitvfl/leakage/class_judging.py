@@ -20,8 +20,9 @@ import scipy
 import torch
 from torch import Tensor
 
+from splitvfl.data.coin_labels import Canaries
 from splitvfl.errors import ArgumentError
-from splitvfl.leakage.canaries import Canaries, CanaryLeak
+from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.keeping import Keeper, apart, judged_rows
 from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.record_sums import RecordSums

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from splitvfl.data.coin_labels import Canaries
 from splitvfl.data.columns import Records, TaskName
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import (
@@ -36,7 +37,7 @@ from splitvfl.hooks import (
     revises,
     target_of,
 )
-from splitvfl.leakage.canaries import Canaries, CanaryLeak
+from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.class_judging import ClassKeeper
 from splitvfl.leakage.keeping import Keeper, apart
 from splitvfl.leakage.leak_summary import LeakSummary
@@ -182,9 +183,12 @@ class ScoreKeeper(Keeper):
     def canary_scores(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]] | None:
         """Return the canaries' accumulated scores, higher for label 1, and their coins; ``None`` without canaries.
 
-        No coin entered into the scores, nor into their sign.
+        No coin entered into the scores, nor into their orientation: the records that are no canaries decide that.
         """
-        return None if self._canaries is None else self._canaries.of_all()
+        if self._canaries is None:
+            return None
+        scores, coins = self._canaries.of_all()
+        return self._orientation * scores, coins
 
     def canary_leak(self, *, level: float = 0.95) -> CanaryLeak | None:
         """Return what the accumulated scores tell of the canaries' labels; ``None`` where there are none.
@@ -195,9 +199,8 @@ class ScoreKeeper(Keeper):
         Args:
             level: Confidence of the interval, in (0, 1).
         """
-        if self._canaries is None:
-            return None
-        return CanaryLeak.of(*(torch.from_numpy(part) for part in self._canaries.of_all()), level=level)
+        found = self.canary_scores()
+        return None if found is None else CanaryLeak.of(*map(torch.from_numpy, found), level=level)
 
     def summary(self) -> LeakSummary:
         """Return the run's figures so far."""

@@ -17,8 +17,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from splitvfl.data.coin_labels import NO_IDS, Canaries
 from splitvfl.errors import ArgumentError
-from splitvfl.leakage.canaries import NO_IDS, Canaries, CanaryLeak
+from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.record_sums import RecordSums
 from splitvfl.leakage.series import StepValues
@@ -154,6 +155,11 @@ class Keeper(Stateful, ABC):
     def tied_accumulated_auc(self) -> float:
         """The same of all records, where one that was never scored is in the middle; NaN if no record ever was."""
         return self._auc_of(*self._records.of_all()) if self.records else math.nan
+
+    @property
+    def _orientation(self) -> float:
+        """Which way scores point by the records that are no canaries: −1 where they are higher for lower labels."""
+        return -1.0 if self.accumulated_auc < 0.5 else 1.0
 
     @abstractmethod
     def _auc_of(self, sums: Floats, labels: npt.NDArray[Any], /) -> float:

@@ -17,10 +17,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from splitvfl.data.coin_labels import Canaries
 from splitvfl.data.columns import TaskName
 from splitvfl.errors import HookError
 from splitvfl.leakage.auditing import Audit
-from splitvfl.leakage.canaries import Canaries
 from splitvfl.leakage.judging import keeper_for
 from splitvfl.leakage.keeping import Keeper
 from splitvfl.leakage.many_run_audit import LEAST_SHARE, MOST_NATS, ClassesHistory, ManyHistory, NumberHistory

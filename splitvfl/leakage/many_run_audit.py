@@ -12,9 +12,9 @@ import scipy
 import torch
 
 from splitvfl.errors import DataError
-from splitvfl.leakage.drawing import FOLDS, drawn
 from splitvfl.leakage.number_judging import held_out_concordance
 from splitvfl.leakage.run_audit import RunHistory, RunLeak, with_features
+from splitvfl.learning.drawing import FOLDS, drawn
 from splitvfl.learning.records import Ids, Slots
 from splitvfl.metrics import chance_concordance, chance_macro_auc, concordance, macro_auc
 

@@ -14,7 +14,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from splitvfl.leakage.canaries import Canaries, CanaryLeak
+from splitvfl.data.coin_labels import Canaries
+from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.judging import Handle, real_rows, worst_of
 from splitvfl.leakage.keeping import Keeper
 from splitvfl.leakage.leak_summary import LeakSummary, nanmax
@@ -266,3 +267,12 @@ class MessageAudit(Handle, Stateful, ABC):
         """Take back what :meth:`state_dict` returned."""
         self._told = None
         super().load_state_dict(state)
+
+
+def shown_name(attack: str) -> str:
+    """Return the name under which an attack is shown.
+
+    >>> shown_name("auditor-linear"), shown_name("norm")
+    ('auditor', 'norm')
+    """
+    return MessageAudit.name if attack in AUDITORS else attack

@@ -11,8 +11,9 @@ import scipy
 import torch
 from torch import Tensor
 
+from splitvfl.data.coin_labels import Canaries
 from splitvfl.errors import ArgumentError
-from splitvfl.leakage.canaries import Canaries, CanaryLeak
+from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.keeping import Keeper, apart, judged_rows
 from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.record_sums import RecordSums
@@ -110,7 +111,7 @@ class NumberKeeper(Keeper):
             return None
         sums, numbers = (torch.from_numpy(part) for part in self._canaries.of_all())
         larger = numbers > numbers.mean() if numbers.numel() else numbers
-        return CanaryLeak.of(sums, larger.to(torch.int64), level=level)
+        return CanaryLeak.of(self._orientation * sums, larger.to(torch.int64), level=level)
 
     def summary(self) -> LeakSummary:
         """Return the run's figures so far."""

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import DataError
-from splitvfl.leakage.drawing import FOLDS, drawn, drawn_of_classes
+from splitvfl.learning.drawing import FOLDS, drawn, drawn_of_classes
 from splitvfl.metrics import leak_auc, oriented
 
 Matrix = npt.NDArray[np.floating[Any]]

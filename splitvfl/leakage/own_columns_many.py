@@ -20,7 +20,6 @@ from torch import Tensor
 
 from splitvfl.data.columns import Columns
 from splitvfl.errors import DataError
-from splitvfl.leakage.drawing import FOLDS, drawn
 from splitvfl.leakage.judging import keeper_for
 from splitvfl.leakage.number_judging import held_out_concordance
 from splitvfl.leakage.own_columns import (
@@ -38,6 +37,7 @@ from splitvfl.leakage.own_columns import (
     out_of_fold,
     place_of_each,
 )
+from splitvfl.learning.drawing import FOLDS, drawn
 from splitvfl.metrics import known, macro_auc
 
 Matrix = npt.NDArray[np.float64]

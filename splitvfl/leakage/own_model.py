@@ -15,9 +15,9 @@ from torch import Tensor
 from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import DataError
 from splitvfl.leakage import own_columns
-from splitvfl.leakage.drawing import FOLDS, drawn, drawn_of_classes
 from splitvfl.leakage.own_columns import Floats, Matrix, Predict, Rows, folds_of, key_of, out_of_fold, predicting
 from splitvfl.leakage.own_columns_many import number_folds, numbers_of, predicting_classes, predicting_numbers
+from splitvfl.learning.drawing import FOLDS, drawn, drawn_of_classes
 from splitvfl.learning.tasks import Task
 
 # What was fitted in this process, by a digest of all that it depends on: runs of a comparison share the data.

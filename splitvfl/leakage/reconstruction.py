@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -11,6 +11,7 @@ import msgspec
 
 from splitvfl.leakage.estimates import TOLD, JudgedAttack, OwnColumn, off_by, quoted, shares_left
 from splitvfl.leakage.features import Part, Sees
+from splitvfl.leakage.shown_records import PlottedColumn
 from splitvfl.system.untrusted_files import UntrustedFile, write_json
 
 RECONSTRUCTION_FILE: Final = "reconstruct.json"
@@ -53,21 +54,6 @@ class Certificate:
     mean_mse: float
     optimal: int
     outside: int
-
-
-@dataclass(frozen=True, slots=True)
-class PlottedColumn:
-    """True and estimated values of a column, of some records, in the unit box.
-
-    Attributes:
-        column: Its name.
-        true: Values as they are; outside [0, 1] where a record lies beyond the known range.
-        estimated: The best attack's estimates of them.
-    """
-
-    column: str
-    true: tuple[float, ...]
-    estimated: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +144,16 @@ class ReconstructedView:
         )
         return [f"{count:,} of {self.records:,} records {what}" for count, what in found if count]
 
+    @property
+    def said(self) -> list[str]:
+        """What there is to say of it beside its figures, in sentences: RCC1's certificate, counts, and notes."""
+        found = [] if self.certificate is None else [_certified(self.certificate, self)]
+        noted: dict[str, list[str]] = {}
+        for one in self.attacks:
+            if one.note:
+                noted.setdefault(one.note, []).append(one.attack)
+        return [*found, *self.counts, *self.notes, *(f"{', '.join(names)}: {note}" for note, names in noted.items())]
+
     def tells_as(self, other: ReconstructedView) -> bool:
         """Return whether another view tells the same, but for roundings: scores and activation of one logit do."""
         errors = [{one.attack: one.mse for one in view.attacks} for view in (self, other)]
@@ -201,6 +197,31 @@ class Reconstruction:
             if views
         }
 
+    @property
+    def said(self) -> list[str]:
+        """What there is to say of all of it: its notes, and which attacks were not run, each reason once."""
+        reasons: dict[str, dict[str, None]] = {}
+        for party, attacks in self.skipped.items():
+            for attack, why in attacks.items():
+                # Of both views it is said once.
+                name, _, view = attack.removesuffix(")").partition(" (")
+                everywhere = not view or all(attacks.get(f"{name} ({other})") == why for other in _SEEN)
+                shown = name if everywhere else attack
+                reasons.setdefault(why, {})[f"{shown} of {party}" if len(self.parties) > 1 else shown] = None
+        return [
+            *self.notes,
+            *(_transform_note(name, self.parties[name]) for name in self.transformed),
+            *(f"not run: {', '.join(names)}: {why}" for why, names in reasons.items()),
+        ]
+
+    def shown(self) -> Iterator[tuple[str, str, ReconstructedView, ReconstructedView | None]]:
+        """Yield party, name, view of test records where there are any, and the same of training records beside them."""
+        for party, views in self.parties.items():
+            part = "test" if any(view.part == "test" for view in views) else "train"
+            for name, view in shown_views(one for one in views if one.part == part):
+                trained = next((one for one in views if one.part == "train" and one.asks_as(view)), None)
+                yield party, f"{name}{view.knowledge}", view, trained if part == "test" else None
+
     def without_plots(self) -> Reconstruction:
         """Return the same without any record's values."""
         bare = {name: tuple(replace(view, plots=()) for view in views) for name, views in self.parties.items()}
@@ -214,6 +235,11 @@ class Reconstruction:
     def save(self, path: Path) -> None:
         """Write it as JSON, all at once, readable by its owner alone: statistics of the parties' columns are in it."""
         write_json(path, self.as_json())
+
+    def keep(self, folder: Path) -> Path:
+        """Write it into its run's folder, and return where it lies there."""
+        self.save(folder / RECONSTRUCTION_FILE)
+        return folder / RECONSTRUCTION_FILE
 
 
 def read_reconstruction(folder: Path) -> Reconstruction | None:
@@ -276,19 +302,6 @@ def shown_views(views: Iterable[ReconstructedView]) -> list[tuple[str, Reconstru
     return found
 
 
-def view_lines(view: ReconstructedView) -> list[str]:
-    """Return in sentences what there is to say of a view beside its figures: RCC1's certificate, counts, and notes."""
-    found = []
-    if view.certificate is not None:
-        found.append(_certified(view.certificate, view))
-    found += [*view.counts, *view.notes]
-    noted: dict[str, list[str]] = {}
-    for one in view.attacks:
-        if one.note:
-            noted.setdefault(one.note, []).append(one.attack)
-    return [*found, *(f"{', '.join(names)}: {note}" for note, names in noted.items())]
-
-
 def _certified(certificate: Certificate, view: ReconstructedView) -> str:
     optimal = "" if certificate.optimal == view.records else f" (optimal for {certificate.optimal:,} of them)"
     return (
@@ -296,23 +309,6 @@ def _certified(certificate: Certificate, view: ReconstructedView) -> str:
         f"{certificate.mean_radius:.2f} on average, and {certificate.largest_radius:.2f} at most{optimal}; that is an "
         f"error of {certificate.mean_mse:.4f} per column"
     )
-
-
-def notes_of(found: Reconstruction) -> list[str]:
-    """Return what there is to say of all of it: its notes, and which attacks were not run, each reason once."""
-    reasons: dict[str, dict[str, None]] = {}
-    for party, attacks in found.skipped.items():
-        for attack, why in attacks.items():
-            # Of both views it is said once.
-            name, _, view = attack.removesuffix(")").partition(" (")
-            everywhere = not view or all(attacks.get(f"{name} ({other})") == why for other in _SEEN)
-            shown = name if everywhere else attack
-            reasons.setdefault(why, {})[f"{shown} of {party}" if len(found.parties) > 1 else shown] = None
-    return [
-        *found.notes,
-        *(_transform_note(name, found.parties[name]) for name in found.transformed),
-        *(f"not run: {', '.join(names)}: {why}" for why, names in reasons.items()),
-    ]
 
 
 def _transform_note(name: str, views: Iterable[ReconstructedView]) -> str:

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from splitvfl.errors import DataError
-from splitvfl.leakage.drawing import FOLDS, drawn_of_classes
 from splitvfl.leakage.label_ratios import Flags, Floats, Messages, of_records
 from splitvfl.leakage.partner_features import PartnerFeatures
+from splitvfl.learning.drawing import FOLDS, drawn_of_classes
 from splitvfl.learning.records import Ids, RecordTable, Slots
 from splitvfl.metrics import chance_auc, leak_auc, matched_auc
 

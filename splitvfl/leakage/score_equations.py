@@ -9,9 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from splitvfl.errors import ArgumentError
+from splitvfl.errors import ArgumentError, shown
 from splitvfl.hooks import Equations
-from splitvfl.wording import shown
 
 # Singular values below this share of the largest are treated as zero.
 RANK_TOLERANCE = 1e-10

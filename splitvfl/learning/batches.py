@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -22,6 +23,9 @@ MOST_SHARDS = 4096
 
 BLOCK_ROWS = 4096
 """Rows in a block where data are read from disk: long enough to be read at one go, the same at every party."""
+
+PIECE_ROWS = 4096
+"""Records of a message where all of them are sent once, before the first batch."""
 
 # Blocks that are mixed with one another, at least: as many different places of a file meet in a batch.
 _POOL_BLOCKS = 64
@@ -60,19 +64,17 @@ class Batches:
         held_out_every: Of so many neighbours the last one is in no batch: ``position % k == k - 1``, k from 2. Which
             they are is told by arithmetic, and takes no memory. ``None`` holds nothing out.
         shards: Into how many shards the records are divided, from 1.
-        shard: Whose part of each batch these batches are, from 0; positions are among all records nevertheless.
-            ``None``: all of them.
-        sizes: How many records each shard has, where they lie apart. Positions of one shard are then counted from its
-            own first record, as who has it has no other. ``None``: one table is cut, as equally as can be.
+        sizes: How many records each shard has, where they lie apart. ``None``: one table is cut, as equally as can be.
 
     Attributes:
+        shard: Whose part of each batch these batches are (:meth:`of_shard`); ``None``: all of them.
         held_out: Positions of the records that are in no batch, to validate on; of one shard those in it.
         all_held_out: How many these are in all shards.
         most_held_out: How many these are in the shard that has most of them.
 
     Raises:
-        ArgumentError: If ``block_rows`` or ``shards`` is below 1, ``held_out_every`` below 2, no shard has this
-            number, or sizes are not those of so many shards and records.
+        ArgumentError: If ``block_rows`` or ``shards`` is below 1, ``held_out_every`` below 2, or sizes are not those of
+            so many shards and records.
         DataError: If the batch size is below 1 or above the number of records that are not held out, or below the
             number of shards.
 
@@ -90,13 +92,12 @@ class Batches:
         block_rows: int = 1,
         held_out_every: int | None = None,
         shards: int = 1,
-        shard: int | None = None,
         sizes: Sequence[int] | None = None,
     ) -> None:
         if held_out_every is not None and held_out_every < 2:
             raise ArgumentError(f"expected held_out_every from 2, got {held_out_every}")
-        if not 0 <= (shard or 0) < shards:
-            raise ArgumentError(f"expected shards from 1, and one of them, got {shards} and number {shard}")
+        if shards < 1:
+            raise ArgumentError(f"expected shards from 1, got {shards}")
         if sizes is not None and (len(sizes) != shards or sum(sizes) != count or min(sizes) < 0):
             raise ArgumentError(f"expected sizes of {shards} shards that add up to {count}, got {list(sizes)}")
         self._every = held_out_every
@@ -106,11 +107,10 @@ class Batches:
         held_out = range(0) if held_out_every is None else range(held_out_every - 1, count, held_out_every)
         self.all_held_out = len(held_out)
         self.most_held_out = max(len(_between(held_out, first, last)) for first, last in pairwise(self._bounds))
-        # From where positions are counted: of a shard that lies apart from its first record.
-        self._origin = 0 if shard is None or sizes is None else self._bounds[shard]
-        own = held_out if shard is None else _between(held_out, self._bounds[shard], self._bounds[shard + 1])
-        self.held_out = range(own.start - self._origin, own.stop - self._origin, own.step)
-        self.shards, self.shard = shards, shard
+        self._apart, self._origin = sizes is not None, 0
+        self.held_out = held_out
+        self.shards = shards
+        self.shard: int | None = None
         count -= len(held_out)
         if not 1 <= batch_size <= count:
             raise DataError(f"expected a batch size from 1 to the {count} records there are, got {batch_size}")
@@ -123,6 +123,27 @@ class Batches:
         self.seed = seed
         self.drop_last = drop_last
         self.block_rows = block_rows
+
+    def of_shard(self, number: int) -> Batches:
+        """Return one shard's part of each of these batches.
+
+        Positions are among all records nevertheless; of a shard that lies apart they are counted from its own first
+        record, as who has it has no other.
+
+        Args:
+            number: The shard's, from 0.
+
+        Raises:
+            ArgumentError: If no shard has this number.
+        """
+        if not 0 <= number < self.shards:
+            raise ArgumentError(f"expected one of {self.shards} shards, got number {number}")
+        part = copy.copy(self)
+        first, last = self._bounds[number : number + 2]
+        part.shard, part._origin = number, first if self._apart else 0
+        held_out = _between(self.held_out, first, last)
+        part.held_out = range(held_out.start - part._origin, held_out.stop - part._origin, held_out.step)
+        return part
 
     def __len__(self) -> int:
         """Number of batches in an epoch."""

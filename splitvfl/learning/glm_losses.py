@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from splitvfl.errors import ArgumentError, ConfigError, DataError, PrivacyError
+from splitvfl.errors import ArgumentError, ConfigError, DataError, PrivacyError, shown
 from splitvfl.learning.losses import Link, Loss
-from splitvfl.wording import shown
 
 GLMLossName = Literal["logistic", "least-squares", "l2-svm", "poisson", "gamma", "normal", "huber"]
 

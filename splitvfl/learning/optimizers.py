@@ -17,9 +17,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from splitvfl.errors import ArgumentError
+from splitvfl.errors import ArgumentError, shown
 from splitvfl.learning.row_sums import NamedRows
-from splitvfl.wording import shown
 
 ParameterFactory = Callable[[list[nn.Parameter]], Optimizer]
 

@@ -11,9 +11,8 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field
 from torch import Tensor
 
-from splitvfl.errors import ArgumentError
+from splitvfl.errors import ArgumentError, shown
 from splitvfl.learning.batches import Batches
-from splitvfl.wording import shown
 
 
 def checked_count(name: str, given: object) -> int:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
-from splitvfl.wording import suggestion
+from splitvfl.errors import suggestion
 
 
 class Settings(BaseModel):

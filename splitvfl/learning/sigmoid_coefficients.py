@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from splitvfl.errors import ArgumentError
+from splitvfl.errors import ArgumentError, shown
 from splitvfl.learning.losses import ApproximateLogistic, Approximation, Logistic, Loss
-from splitvfl.wording import shown
 
 APPROXIMATIONS: tuple[Approximation, ...] = get_args(Approximation)
 

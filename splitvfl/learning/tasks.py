@@ -9,10 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from splitvfl.errors import ArgumentError, DataError
+from splitvfl.errors import ArgumentError, DataError, shown
 from splitvfl.learning.losses import CrossEntropy, Logistic, Loss, SquaredError, loss_name
-from splitvfl.metrics import leak_auc
-from splitvfl.wording import shown
+from splitvfl.metrics import leak_auc, saturated
 
 _TAKES = {"binary": "0 and 1", "multiclass": "classes 0, 1, and so on", "regression": "numbers"}
 
@@ -88,6 +87,10 @@ class Task(ABC):
         if self.loss.metric is not None:
             return self.loss.measure_scores(scores, labels)
         return self._usual_measure(scores, labels)
+
+    def saturation(self, outputs: Tensor) -> float:
+        """Return the fraction of records whose score has a probability of exactly 0 or 1."""
+        return saturated(self.loss.scores(outputs).cpu().numpy())
 
     @abstractmethod
     def usual_measure(self, outputs: Tensor, labels: Tensor) -> float:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.errors import ProtocolError
-from splitvfl.system.gpu_copies import to_memory
+from splitvfl.system.gpu_copies import bytes_of, to_memory
 
 MAX_BYTES: Final = 1 << 30
 
@@ -104,19 +104,6 @@ def size_in_bytes(shape: Sequence[int], dtype: torch.dtype) -> int:
     if math.prod(max(length, 1) for length in shape) > MAX_BYTES:
         raise ProtocolError(f"shape {tuple(shape)} is empty, but too large for a tensor")
     return size
-
-
-def bytes_of(payload: Tensor) -> memoryview:
-    """Return a tensor's bytes, little-endian and in row-major order, where they lie if they lie so.
-
-    Args:
-        payload: On the CPU, without gradient, of a dtype that has a place on the wire.
-    """
-    if payload.numel() == 0:
-        return memoryview(b"")
-    # NumPy has no bfloat16; a view of the same width works for every shape and stride, one of bytes does not.
-    raw = payload.view(torch.int16) if payload.dtype == torch.bfloat16 else payload
-    return raw.contiguous().reshape(-1).numpy().data.cast("B")
 
 
 def encode(message: Message) -> bytes:

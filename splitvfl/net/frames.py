@@ -26,17 +26,8 @@ from torch import Tensor
 
 from splitvfl.errors import ProtocolError, printable
 from splitvfl.messaging.conversation import Expected
-from splitvfl.messaging.messages import (
-    MAX_BYTES,
-    ByteCount,
-    Message,
-    Name,
-    bytes_of,
-    dtype_named,
-    name_of,
-    size_in_bytes,
-)
-from splitvfl.system.gpu_copies import empty_bytes, to_memory
+from splitvfl.messaging.messages import MAX_BYTES, ByteCount, Message, Name, dtype_named, name_of, size_in_bytes
+from splitvfl.system.gpu_copies import bytes_of, empty_bytes, to_memory
 
 PROTOCOL_VERSION: Final = 3
 CHUNK: Final = 1 << 20

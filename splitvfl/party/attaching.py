@@ -6,13 +6,14 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import assert_never
 
-from splitvfl.claims import PureDP, claims_of, is_per_record, not_applying
+from splitvfl.claims import ROW_CLAIMS, PureDP, claims_of, not_applying
 from splitvfl.cut.chain import DefenseChain
 from splitvfl.cut.layer import check_top, refuse_batch_mixing
 from splitvfl.errors import ConfigError, PrivacyError
 from splitvfl.hooks import PHASES, Defense, Phase, crossing_of, hook_name, record_loss_of
 from splitvfl.learning.losses import link_of, loss_name
 from splitvfl.learning.randomness import derive_seed
+from splitvfl.learning.sampled import sampled_layers
 from splitvfl.party.own_part import OwnPart
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.party.scorer import Scorer
@@ -38,8 +39,7 @@ def attach_defense(
             below the party's top model.
     """
     crossing = crossing_of(defense)
-    if is_per_record(claims_of(defense)):
-        refuse_batch_mixing(party.module, defense)
+    refuse_batch_mixing((party.module,), defense)
 
     def seed(where: str) -> int | None:
         return None if noise_seed is None else derive_seed(noise_seed, crossing, where, number)
@@ -122,6 +122,43 @@ def check_clips(
                 "clip-gradient with bound, or your own that claims RowNorm), behind all that do not, or agree on "
                 "another bound"
             ) from error
+
+
+def check_answers(party: PassiveParty) -> None:
+    """Refuse defenses that cannot act on one record alone, the same each time.
+
+    One that keeps a state answers otherwise the second time. One that claims nothing may look at what else is in the
+    batch, and in a batch of one record do nothing at all.
+
+    A model that draws what it sends would be averaged by who asks again.
+
+    Raises:
+        PrivacyError: If there is such a defense, which is named, or such a model.
+    """
+    if sampled_layers(party.bottom):
+        raise PrivacyError(
+            f"{party.name} cannot answer for single records: its model (model: sampled) draws what it sends, anew each "
+            "time that a record is asked for, so that a partner could average. Score files together with `splitvfl "
+            "predict`, or train a model that is not sampled"
+        )
+    for defense in party.activation["prediction"]:
+        reason = _why_not(defense)
+        if reason:
+            raise PrivacyError(
+                f"{party.name} cannot answer for single records behind the defense {hook_name(defense)}: {reason}. "
+                "Score files together with `splitvfl predict`, or take another defense"
+            )
+
+
+def _why_not(defense: Defense) -> str:
+    if hasattr(defense, "state_dict"):
+        return "it has a state of its own, so that it would answer otherwise when a record is asked for again"
+    if not any(isinstance(claim, ROW_CLAIMS) for claim in claims_of(defense)):
+        return (
+            "it claims nothing for a row by itself (RowNorm, Gaussian or PerRecord of splitvfl.claims), and may do "
+            "nothing in a batch of one record"
+        )
+    return ""
 
 
 def check_labels(party: ActiveParty | Scorer, defense: Defense) -> None:

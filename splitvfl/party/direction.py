@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from splitvfl.cut.chain import DefenseChain
-from splitvfl.cut.memoised import MemoisedNoise
 from splitvfl.cut.views import is_linear
 from splitvfl.errors import ConfigError, ProtocolError
 from splitvfl.hooks import all_finite, hook_name
-from splitvfl.leakage.noise_direction import noise_direction
-from splitvfl.messaging.messages import bytes_of
+from splitvfl.learning.noise_direction import noise_direction
+from splitvfl.party.memoised import MemoisedNoise
 from splitvfl.party.party import PassiveParty
+from splitvfl.system.gpu_copies import bytes_of
 
 DIRECTION: Final = "direction"
 """Kind of the message."""

@@ -7,20 +7,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from splitvfl.claims import LabelRelease, RunPlan, releases_of
-from splitvfl.crypto.refusals import Refusals
-from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.cut.chain import ActivationDefenses, DefenseChain
 from splitvfl.cut.layer import CutLayer, Cuts, responses_of
-from splitvfl.cut.memoised import MemoisedNoise
 from splitvfl.cut.split_model import refuse_width
 from splitvfl.cut.views import GRADIENTS, Shown, ViewSource, is_linear
+from splitvfl.data.coin_labels import CoinLabels
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.transform import transform_of
 from splitvfl.errors import ArgumentError, ConfigError, ProtocolError
@@ -36,7 +34,6 @@ from splitvfl.hooks import (
     running_totals_of,
     shifts_scores_of,
 )
-from splitvfl.leakage.canaries import CoinLabels
 from splitvfl.learning.best_weights import BestWeights
 from splitvfl.learning.losses import Logistic, link_of
 from splitvfl.learning.optimizers import (
@@ -54,14 +51,19 @@ from splitvfl.learning.schedule import EarlyStopping, Patience
 from splitvfl.learning.tasks import Binary, Task
 from splitvfl.messaging.conversation import Expected
 from splitvfl.messaging.messages import Message
+from splitvfl.party.memoised import MemoisedNoise
 from splitvfl.party.penalties import NO_PENALTIES_OF_WORKERS, NO_STATE, Penalties
 from splitvfl.party.private_top import PrivateTop
+from splitvfl.party.refusals import Refusals
 from splitvfl.party.top_model import TopModel, own_input
 from splitvfl.party.training_labels import TrainingLabels
 from splitvfl.system.gpu_copies import to_device
 from splitvfl.system.pickling import NotPickled
 from splitvfl.team.divided import divided_weights, replicated_state, sharded_tables
 from splitvfl.team.team import Alone, T, Team
+
+if TYPE_CHECKING:
+    from splitvfl.crypto.sum_masks import SumMasks
 
 MAX_WIDTH = 1 << 16
 

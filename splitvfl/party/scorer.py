@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from splitvfl.cut.chain import DefenseChain
-from splitvfl.cut.memoised import MemoisedNoise, defended_scores
 from splitvfl.errors import ArgumentError, ConfigError, ProtocolError
 from splitvfl.hooks import all_finite
 from splitvfl.learning.tasks import Task
 from splitvfl.messaging.messages import Message
 from splitvfl.party.direction import checked_direction, give_direction
+from splitvfl.party.memoised import MemoisedNoise, defended_scores
 
 
 def _ignored(message: Message) -> None: ...

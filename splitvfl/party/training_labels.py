@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from splitvfl.data.coin_labels import CoinLabels, DrawnCoins, eligible
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.errors import DataError
-from splitvfl.leakage.canaries import CoinLabels, DrawnCoins, eligible
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.tasks import Task

@@ -8,8 +8,7 @@ from typing import Final
 
 import scipy
 
-from splitvfl.errors import ArgumentError
-from splitvfl.wording import shown
+from splitvfl.errors import ArgumentError, shown
 
 # The logit at which a residue changes its sign; the minimax cubic crosses at 3.209. The others have no such logit.
 _CROSSING: Final[Mapping[str, float | None]] = {

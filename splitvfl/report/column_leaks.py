@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from splitvfl.leakage.estimates import JudgedAttack
 from splitvfl.leakage.features import FeatureLeak, best_by_view
-from splitvfl.leakage.reconstruction import ReconstructedView, Reconstruction, notes_of, shown_views, view_lines
+from splitvfl.leakage.reconstruction import ReconstructedView, Reconstruction
 
 
 class AttackRow(NamedTuple):
@@ -71,7 +71,7 @@ class ViewNote(NamedTuple):
 
 def attack_rows(found: Reconstruction) -> Iterator[AttackRow]:
     """Yield the rows of every party and view that tells something of its own, the best attack first."""
-    for party, seen, view, trained in _told(found):
+    for party, seen, view, trained in found.shown():
         other = {} if trained is None else {one.attack: one.mse for one in trained.attacks}
         for one in view.attacks:
             figures = (one.near, _mean(one.categories), one.bits_left)
@@ -110,7 +110,7 @@ def _mean(shares: Mapping[str, float]) -> float | None:
 
 def column_rows(found: Reconstruction) -> Iterator[ColumnRow]:
     """Yield the columns by the best attack of every view with true weights, those of which most is told first."""
-    for party, seen, view, _ in _told(found):
+    for party, seen, view, _ in found.shown():
         if view.weights != "true":
             continue
         for place in _most_told(view.best, view.left):
@@ -125,22 +125,13 @@ def _most_told(best: JudgedAttack, left: Mapping[str, float]) -> list[int]:
 
 def view_notes(found: Reconstruction) -> list[ViewNote]:
     """Return what there is to say beside figures, by view; of attacks that were not run, last."""
-    said = [ViewNote(party, seen, view_lines(view)) for party, seen, view, _ in _told(found)]
-    return [*(one for one in said if one.lines), *(ViewNote("", "", [line]) for line in notes_of(found))]
+    said = [ViewNote(party, seen, view.said) for party, seen, view, _ in found.shown()]
+    return [*(one for one in said if one.lines), *(ViewNote("", "", [line]) for line in found.said)]
 
 
 def plotted_views(found: Reconstruction) -> list[tuple[str, str, ReconstructedView]]:
     """Return the views of which values of records were kept, each with its party and name."""
-    return [(party, seen, view) for party, seen, view, _ in _told(found) if view.plots]
-
-
-def _told(found: Reconstruction) -> Iterator[tuple[str, str, ReconstructedView, ReconstructedView | None]]:
-    """Yield party, name, view of test records where there are any, and the same of training records beside them."""
-    for party, views in found.parties.items():
-        part = "test" if any(view.part == "test" for view in views) else "train"
-        for name, view in shown_views(one for one in views if one.part == part):
-            trained = next((one for one in views if one.part == "train" and one.asks_as(view)), None)
-            yield party, f"{name}{view.knowledge}", view, trained if part == "test" else None
+    return [(party, seen, view) for party, seen, view, _ in found.shown() if view.plots]
 
 
 # --- of a summary

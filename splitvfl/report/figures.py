@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.transforms import Bbox
 
+from splitvfl.leakage.message_audit import shown_name
 from splitvfl.report.drawing import (
     INK,
     MUTED,
@@ -35,7 +36,6 @@ from splitvfl.report.rows import (
     RunGroup,
     attack_names,
     rows_by_defense,
-    shown_name,
     with_parties,
 )
 from splitvfl.report.summary import AttackResult, PartyResult, RunSummary

@@ -11,16 +11,15 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
-from splitvfl.config.registry import installed
+from splitvfl.config.registry import weaknesses
 from splitvfl.errors import ArgumentError
-from splitvfl.hooks import weaknesses_of
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import EXACT, ColumnReading
 from splitvfl.leakage.features import best_by_knowledge
 from splitvfl.leakage.label_leak import LabelLeak, largest
 from splitvfl.leakage.membership import FEWEST_OTHERS, MembershipLeak
-from splitvfl.leakage.message_audit import WITHOUT_FEATURES
+from splitvfl.leakage.message_audit import WITHOUT_FEATURES, shown_name
 from splitvfl.metrics import chance_of_largest, oriented, turned_round
 from splitvfl.report.most_read import most_read, sent_when
 from splitvfl.report.own_seat import seat_verdict
@@ -46,7 +45,6 @@ from splitvfl.report.rows import (
     known_records,
     leaves_out,
     rows_by_defense,
-    shown_name,
     with_parties,
 )
 from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
@@ -432,10 +430,8 @@ def _not_hidden(run: RunSummary, goal: float) -> str:
 def _weaknesses(run: RunSummary, goal: float) -> list[str]:
     """Return what the run's defenses say of attacks that read labels behind them, each sentence once."""
     reading = {name.partition("@")[0] for _, name, result in _results(run) if (result.worst or 0.0) >= goal}
-    known = installed("defenses")
-    used = [known[name] for name in (label.partition("(")[0] for label in run.defenses) if name in known]
-    said = [text for defense in used for attack, text in weaknesses_of(defense).items() if attack in reading]
-    return list(dict.fromkeys(said))
+    said = weaknesses(label.partition("(")[0] for label in run.defenses)
+    return list(dict.fromkeys(text for attack, text in said if attack in reading))
 
 
 def _own_columns(run: RunSummary) -> str:

@@ -8,9 +8,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from splitvfl.config.registry import installed
+from splitvfl.config.registry import explanations
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, printable
-from splitvfl.hooks import explanations_of
 from splitvfl.leakage.asked_categories import MOST_CATEGORIES
 from splitvfl.leakage.column_figures import EXACT, TOLD
 from splitvfl.leakage.features import feature_notes
@@ -369,9 +368,8 @@ def _notes(group: RunGroup) -> list[str]:
 
 
 def _descriptions(attacks: Sequence[str], runs: Sequence[RunSummary]) -> Mapping[str, str]:
-    known = {AUDITOR: " ".join(dict.fromkeys(auditor_of(run.task).explanation for run in runs))}
-    for attack in installed("attacks").values():
-        known |= explanations_of(attack)
+    auditors = {AUDITOR: " ".join(dict.fromkeys(auditor_of(run.task).explanation for run in runs))}
+    known = auditors | explanations()
     return {name: _description(name, known) for name in attacks}
 
 

@@ -18,7 +18,7 @@ from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.label_leak import largest
-from splitvfl.leakage.message_audit import AUDITORS
+from splitvfl.leakage.message_audit import shown_name
 from splitvfl.metrics import turned_round
 from splitvfl.report.summary import AttackResult, PartyResult, RunSummary
 from splitvfl.system.untrusted_files import decoded
@@ -259,15 +259,6 @@ def attack_names(runs: Iterable[RunSummary]) -> list[str]:
     names = dict.fromkeys(shown_name(name) for run in runs for party in run.parties.values() for name in party.attacks)
     known = {**built_in("attacks"), AUDITOR: Audit}
     return sorted(names, key=lambda name: (name != AUDITOR, getattr(known.get(name), "place", _UNPLACED)))
-
-
-def shown_name(attack: str) -> str:
-    """Return the name under which an attack is shown.
-
-    >>> shown_name("auditor-linear"), shown_name("norm")
-    ('auditor', 'norm')
-    """
-    return AUDITOR if attack in AUDITORS else attack
 
 
 def furthest(party: PartyResult) -> str:

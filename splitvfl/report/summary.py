@@ -13,14 +13,16 @@ from splitvfl.errors import CheckpointError
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading
-from splitvfl.leakage.features import FeatureLeak
+from splitvfl.leakage.features import FeatureLeak, feature_notes
 from splitvfl.leakage.label_leak import LabelLeak, largest
 from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.membership import MembershipLeak
-from splitvfl.leakage.message_audit import MessageAudit
+from splitvfl.leakage.message_audit import MessageAudit, shown_name
 from splitvfl.leakage.packed_values import PackedReading
 from splitvfl.metrics import chance_auc, known
-from splitvfl.privacy import Solvable, SolvableColumn, Spent
+from splitvfl.privacy.accounting import Spent
+from splitvfl.privacy.single_column import SolvableColumn
+from splitvfl.privacy.solvable import Solvable
 from splitvfl.privacy.statement import Relation
 from splitvfl.report.provenance import BEGUN_FILE, Provenance
 from splitvfl.report.releases import releases, said_of
@@ -189,6 +191,11 @@ class PartyResult:
     includes_features: bool = False
     total_by_chance: float | None = None
     readings: list[ColumnReading] = field(default_factory=list)
+
+    @property
+    def feature_notes(self) -> list[str]:
+        """What was noted of attacks on its features, each thing once."""
+        return feature_notes(self.features)
 
     @property
     def label_leak(self) -> LabelLeak:
@@ -452,6 +459,11 @@ class RunSummary:
         return ExchangeTraits() if known is None else ExchangeTraits.of(known)
 
     @property
+    def feature_notes(self) -> list[str]:
+        """What was noted of attacks on features, of whichever party, each thing once."""
+        return feature_notes(leak for party in self.parties.values() for leak in party.features)
+
+    @property
     def defense(self) -> str:
         """The defenses in one phrase; ``"none"`` without any."""
         return " + ".join(self.defenses) or "none"
@@ -477,6 +489,12 @@ class RunSummary:
             default=(None, "", ""),
             key=lambda entry: entry[0] or 0.0,
         )
+
+    @property
+    def worst_in_words(self) -> str:
+        """The worst leak AUC at any party, with its attack as it is shown; "" if there is none."""
+        worst, attack, party = self.worst
+        return "" if worst is None else f"worst leak AUC {worst:.4f} ({shown_name(attack)} at {party})"
 
     @property
     def metric_name(self) -> str:

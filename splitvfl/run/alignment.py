@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from splitvfl.data.alignment import AlignmentSchema, check_alignment_target, write_alignment
 from splitvfl.data.id_column import AS_IT_STANDS, fingerprint, names_in, read_digests
@@ -186,6 +186,21 @@ def _talked(job: AlignmentJob, half: Half, notify: Callable[[str], None]) -> Any
         # The active party says nothing before everybody is there: as long as it waits for them, the others wait for it.
         patience = job.message_s if job.role == "active" else max(job.meeting_s, job.message_s)
         return drive(half, party=job.party, links=links, timeout=job.message_s, patience=patience)
+
+
+def terms_of(*, active: str, mode: str, padding: float, fold_case: bool, buckets: int) -> Terms:
+    """Return the terms that a command's options come to.
+
+    Raises:
+        ArgumentError: As :class:`~splitvfl.exchange.psi.Terms` does, if the mode is none, among others.
+    """
+    return Terms(
+        active=active,
+        mode=cast("Mode", mode),  # checked there
+        padding=padding,
+        case="folded" if fold_case else "kept",
+        buckets=buckets,
+    )
 
 
 def peers_of(texts: Sequence[str]) -> dict[str, str | None]:

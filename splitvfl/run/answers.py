@@ -16,13 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from splitvfl.claims import ROW_CLAIMS, claims_of
 from splitvfl.data.record_index import RecordIndex
-from splitvfl.errors import PrivacyError
 from splitvfl.exchange.online import Answers, Standing
-from splitvfl.hooks import Defense, hook_name
 from splitvfl.learning.randomness import keyed_generator, keyed_stream
-from splitvfl.learning.sampled import sampled_layers
+from splitvfl.party.attaching import check_answers
 from splitvfl.party.party import PassiveParty
 
 Places = npt.NDArray[np.int64]
@@ -34,43 +31,6 @@ Admit = Callable[[Places], tuple[Admitted, Admitted]]
 # As many as are scored together in a file-to-file prediction: what an undefended activation is follows from it, to the
 # last bit.
 _BLOCK = 4096
-
-
-def check_defenses(party: PassiveParty) -> None:
-    """Refuse defenses that cannot act on one record alone, the same each time.
-
-    One that keeps a state answers otherwise the second time. One that claims nothing may look at what else is in the
-    batch, and in a batch of one record do nothing at all.
-
-    A model that draws what it sends would be averaged by who asks again.
-
-    Raises:
-        PrivacyError: If there is such a defense, which is named, or such a model.
-    """
-    if sampled_layers(party.bottom):
-        raise PrivacyError(
-            f"{party.name} cannot answer for single records: its model (model: sampled) draws what it sends, anew each "
-            "time that a record is asked for, so that a partner could average. Score files together with `splitvfl "
-            "predict`, or train a model that is not sampled"
-        )
-    for defense in party.activation["prediction"]:
-        reason = _why_not(defense)
-        if reason:
-            raise PrivacyError(
-                f"{party.name} cannot answer for single records behind the defense {hook_name(defense)}: {reason}. "
-                "Score files together with `splitvfl predict`, or take another defense"
-            )
-
-
-def _why_not(defense: Defense) -> str:
-    if hasattr(defense, "state_dict"):
-        return "it has a state of its own, so that it would answer otherwise when a record is asked for again"
-    if not any(isinstance(claim, ROW_CLAIMS) for claim in claims_of(defense)):
-        return (
-            "it claims nothing for a row by itself (RowNorm, Gaussian or PerRecord of splitvfl.claims), and may do "
-            "nothing in a batch of one record"
-        )
-    return ""
 
 
 class RecordAnswers:
@@ -101,7 +61,7 @@ class RecordAnswers:
         settings: bytes,
         admit: Admit | None = None,
     ) -> None:
-        check_defenses(party)
+        check_answers(party)
         self._party, self._index, self._key, self._half = party, index, key, half.encode()
         self._settings, self._admit = settings, admit
         self._records = party.data.test

@@ -24,6 +24,7 @@ from splitvfl.hooks import (
     Alphabet,
     Attack,
     View,
+    fields_in_words,
     hook_name,
     known_rows_of,
     needs_of,
@@ -32,7 +33,6 @@ from splitvfl.leakage.features import AWARE, FeatureLeak, judge_estimate, run_fe
 from splitvfl.leakage.score_equations import (
     RANK_TOLERANCE,
 )
-from splitvfl.leakage.view_fields import in_words
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run.feature_systems import (
     PARTS,
@@ -157,7 +157,7 @@ def note_missing(
 
 def _not_shown(attack: Attack) -> str:
     """Return what an attack needs that no view of predictions has, whatever the model; empty if there is nothing."""
-    needed = in_words(needs_of(attack) - SHOWN)
+    needed = fields_in_words(needs_of(attack) - SHOWN)
     if not needed:
         return ""
     return (
@@ -206,7 +206,7 @@ def judged(attack: Attack, system: System, seat: str, unavailable: Mapping[str, 
         **{field: value for field, value in shown.items() if field in needs},
     )
     width = system.known.A.shape[1]
-    missing = in_words(needs - shown.keys())
+    missing = fields_in_words(needs - shown.keys())
     try:
         if missing:
             raise AttackRefused(f"needs {', '.join(missing)}")

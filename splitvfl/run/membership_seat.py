@@ -17,10 +17,19 @@ from torch import Tensor
 
 from splitvfl.errors import ArgumentError, AttackRefused, HookError
 from splitvfl.exchange.prediction import predict_records
-from splitvfl.hooks import Attack, View, call_attack, hook_name, known_share_of, needs_of, note_of, unused
+from splitvfl.hooks import (
+    Attack,
+    View,
+    call_attack,
+    fields_in_words,
+    hook_name,
+    known_share_of,
+    needs_of,
+    note_of,
+    unused,
+)
 from splitvfl.leakage.membership import MembershipLeak
 from splitvfl.leakage.monitor import Monitor
-from splitvfl.leakage.view_fields import in_words
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.randomness import PartyRandom, derive_seed
@@ -169,7 +178,7 @@ class _Shown:
             seen["received_activation"] = self._activation
         missing = sorted(needs - seen.keys())
         if missing:
-            raise AttackRefused(f"needs {', '.join(in_words(missing))}")
+            raise AttackRefused(f"needs {', '.join(fields_in_words(missing))}")
         return View(party=party, step=step, ids=ids, **{field: seen[field] for field in needs})
 
 

@@ -33,16 +33,21 @@ P = TypeVar("P", bound=Party)
 
 
 class Rendezvous:
-    """A place where the halves of one process wait for each other."""
+    """A place where the halves of one process wait for each other.
 
-    def __init__(self) -> None:
+    Args:
+        count: How many they are.
+    """
+
+    def __init__(self, count: int = 1) -> None:
+        self.count = count
         self._arrived, self._times = 0, 0
 
-    def join(self, what: Callable[[], None], *, of: int) -> Half:
-        """Wait until so many halves have come; the last one does what is common to them, once."""
+    def join(self, what: Callable[[], None]) -> Half:
+        """Wait until all halves have come; the last one does what is common to them, once."""
         time = self._times
         self._arrived += 1
-        if self._arrived == of:
+        if self._arrived == self.count:
             self._arrived, self._times = 0, time + 1
             what()
         yield Outbox(until=lambda: self._times > time)
@@ -59,7 +64,6 @@ class PartyTraining(ABC, Generic[P]):
         terms: What must be equal at every party.
         plan: What is evaluated.
         here: Where it waits for the other parties in this process, if there are any.
-        count: How many there are, itself included.
         parted: Called when nobody needs this party any more. ``None``: all parties are here, and none takes leave.
 
     Attributes:
@@ -81,7 +85,6 @@ class PartyTraining(ABC, Generic[P]):
         terms: Mapping[str, object],
         plan: EvaluationPlan,
         here: Rendezvous | None = None,
-        count: int = 1,
         parted: Callable[[], None] | None = None,
     ) -> None:
         self.party, self.partners = party, tuple(partners)
@@ -90,8 +93,7 @@ class PartyTraining(ABC, Generic[P]):
         self._one_way, self._draws_records = exchange.one_way, exchange.draws_records
         self._in_flight = exchange.in_flight
         self._adds_noise = exchange.sum_noise is not None
-        self._here, self._count = here or Rendezvous(), count
-        self._parted = parted
+        self._here, self._parted = here or Rendezvous(), parted
 
     def half(self) -> Half:
         """Return its half of all that it says to the others.
@@ -104,7 +106,7 @@ class PartyTraining(ABC, Generic[P]):
         """
         training = self._training
         yield from agreement(self.party.name, self.partners, self._terms)
-        yield from self._here.join(training.begin, of=self._count)
+        yield from self._here.join(training.begin)
         if self._one_way:
             self.crossed = False
             # Before anything is sent there is a checkpoint, from which the same would be sent again.
@@ -130,16 +132,16 @@ class PartyTraining(ABC, Generic[P]):
             SplitVFLError: As the halves that it is made of.
         """
         training = self._training
-        count = 1 if self._one_way else self._count
-        yield from self._here.join(training.start, of=count)
+        here = Rendezvous() if self._one_way else self._here
+        yield from here.join(training.start)
         if training.plan is not None:
             self.party.best.restore_trained()
             with training.signals:
                 while training.plan is not None:
-                    yield from self._step(training.plan, count)
+                    yield from self._step(training.plan, here)
         self.party.best.use()
 
-    def _step(self, plan: StepPlan, count: int) -> Half:
+    def _step(self, plan: StepPlan, here: Rendezvous) -> Half:
         training = self._training
         if self._in_flight:
             self.side.look_ahead([len(later.rows) for later in training.coming(self._in_flight)])
@@ -155,17 +157,17 @@ class PartyTraining(ABC, Generic[P]):
                 yield from self._in_turn(self._evaluation(plan))
             finally:
                 self.evaluates = False
-        yield from self._here.join(training.step_done, of=count)
+        yield from here.join(training.step_done)
         if training.saving:
-            yield from self._before_saving(plan, count)
-            yield from self._here.join(partial(training.step_saved, whole=not self.side.under_way), of=count)
+            yield from self._before_saving(plan, alone=here.count == 1)
+            yield from here.join(partial(training.step_saved, whole=not self.side.under_way))
 
-    def _before_saving(self, plan: StepPlan, count: int) -> Half:
+    def _before_saving(self, plan: StepPlan, *, alone: bool) -> Half:
         """End what is under way where a stop was asked for between two checkpoints, if all parties stop together."""
         if plan.saves:
             return
         under_way, name = self.side.under_way, self.party.name
-        if count > 1:
+        if not alone:
             said = (
                 f"{name} brought its batches in flight to an end for this stop. A run that goes on from here is as "
                 "good, and ends with other weights than one that was not stopped"

@@ -93,7 +93,7 @@ class TrainingPlan:
             ArgumentError: As :class:`splitvfl.learning.batches.Batches`.
             DataError: Likewise.
         """
-        return Batches(
+        batches = Batches(
             data.training_records,
             self.batch_size,
             seed=self.seed,
@@ -101,9 +101,9 @@ class TrainingPlan:
             block_rows=self.block_rows,
             held_out_every=None if self.early_stopping is None else self.early_stopping.validation_every,
             shards=self.shards,
-            shard=shard,
             sizes=None if data.shards is None else data.shards.sizes,
         )
+        return batches if shard is None else batches.of_shard(shard)
 
     def schedule(self, batches: Batches, epochs: int, *, stop: Callable[[int], bool] | None = None) -> Schedule:
         """Return what follows each step.

@@ -22,8 +22,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from splitvfl.errors import CheckpointError, ReplayError
 from splitvfl.exchange.split_step import check_finite
 from splitvfl.messaging.conversation import Expected
-from splitvfl.messaging.messages import Message, bytes_of
+from splitvfl.messaging.messages import Message
 from splitvfl.net.driver import Correspondent
+from splitvfl.system.gpu_copies import bytes_of
 from splitvfl.system.untrusted_files import UntrustedFile, open_own, write_whole
 
 _MAGIC: Final = b"splitvfl replay1"

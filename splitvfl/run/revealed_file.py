@@ -22,9 +22,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from splitvfl.errors import DataError
+from splitvfl.errors import DataError, shown
 from splitvfl.system.untrusted_files import UntrustedFile, decoded, new_file
-from splitvfl.wording import shown
 
 FORMAT: Final = "splitvfl revealed weights"
 VERSION: Final = 1

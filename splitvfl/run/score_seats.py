@@ -21,14 +21,13 @@ from splitvfl.cut.split_model import call_top
 from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import ArgumentError, AttackRefused, HookError
 from splitvfl.exchange.prediction import predict_records
-from splitvfl.hooks import Attack, KnownColumns, View, hook_name, known_share_of, needs_of, unused
+from splitvfl.hooks import Attack, KnownColumns, View, fields_in_words, hook_name, known_share_of, needs_of, unused
 from splitvfl.leakage.after_training import own_copy
 from splitvfl.leakage.column_errors import shares_recovered
 from splitvfl.leakage.column_figures import TOLD, ColumnReading, ColumnShare
 from splitvfl.leakage.features import Part, run_feature_attack
 from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.ridge import fit_ridge
-from splitvfl.leakage.view_fields import in_words
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.losses import link_of, loss_name
@@ -167,7 +166,7 @@ def refusal(attack: Attack, active: ActiveParty, passives: Mapping[str, PassiveP
     if not any(party.data.width for party in passives.values()):
         return "no passive party has columns of numbers"
     missing = sorted(needs_of(attack) - SHOWN)
-    return f"needs {', '.join(in_words(missing))}" if missing else ""
+    return f"needs {', '.join(fields_in_words(missing))}" if missing else ""
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 from splitvfl.cut.split_model import observe
+from splitvfl.data.coin_labels import CoinLabels
 from splitvfl.data.columns import Records
 from splitvfl.errors import ArgumentError, AttackRefused, ConfigError, HookError
-from splitvfl.hooks import Attack, View, hook_name, moment_of, needs_of, refusal_of, unused
+from splitvfl.hooks import Attack, View, fields_in_words, hook_name, moment_of, needs_of, refusal_of, unused
 from splitvfl.leakage.after_training import SHOWN, AfterTraining, Quiz, judge_after_training, own_copy
-from splitvfl.leakage.canaries import CoinLabels
 from splitvfl.leakage.judging import Leak
 from splitvfl.leakage.monitor import Monitor
-from splitvfl.leakage.view_fields import in_words
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.records import Ids, RecordTable
 from splitvfl.party.party import ActiveParty, PassiveParty
@@ -165,7 +164,7 @@ class Seats:
         if missing:
             summed = missing == ["gradient"] and "aggregated_gradient" in party.shows
             sum_alone = f", and the exchange shows only their sum; {SUMS_ARE_READ}" if summed else ""
-            self._watch.unavailable[party.name][leak.name] = f"needs {', '.join(in_words(missing))}{sum_alone}"
+            self._watch.unavailable[party.name][leak.name] = f"needs {', '.join(fields_in_words(missing))}{sum_alone}"
             return
         self._watch.add(party.name, leak)
         party.observers.append(observer)
@@ -245,7 +244,7 @@ class Seats:
     def _found_after_training(self, attack: Attack, party: PassiveParty, quiz: Quiz, step: int) -> AfterTraining | None:
         missing = sorted(needs_of(attack) - SHOWN)
         if missing:
-            self._watch.unavailable[party.name][hook_name(attack)] = f"needs {', '.join(in_words(missing))}"
+            self._watch.unavailable[party.name][hook_name(attack)] = f"needs {', '.join(fields_in_words(missing))}"
             return None
         models = {"trained": party.bottom, "before": self._before[party.name]}
         try:

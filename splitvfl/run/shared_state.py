@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from splitvfl.errors import CheckpointError
-from splitvfl.messaging.messages import bytes_of
 from splitvfl.run import checkpoint
+from splitvfl.system.gpu_copies import bytes_of
 from splitvfl.system.untrusted_files import decoded
 from splitvfl.team.team import Team
 

@@ -19,12 +19,11 @@ from torch import Tensor
 from splitvfl.errors import ArgumentError, AttackRefused, HookError
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.linear import columns_of, with_one
-from splitvfl.hooks import Attack, PartnerStep, View, hook_name, needs_of, unused
+from splitvfl.hooks import Attack, PartnerStep, View, fields_in_words, hook_name, needs_of, unused
 from splitvfl.leakage.column_errors import shares_recovered
 from splitvfl.leakage.column_figures import EXACT, TOLD, ColumnReading, ColumnShare
 from splitvfl.leakage.features import run_feature_attack
 from splitvfl.leakage.monitor import Monitor
-from splitvfl.leakage.view_fields import in_words
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.optimizers import plain_rate_of
 from splitvfl.learning.randomness import PartyRandom
@@ -155,7 +154,7 @@ class StepSeat:
                 monitor.write(step, {f"feature_leak_of_steps/{name}/{label}": found.share})
 
     def _read_by(self, attack: Attack, name: str, party: PassiveParty, step: int) -> ColumnReading:
-        missing = in_words(needs_of(attack) - _SHOWN)
+        missing = fields_in_words(needs_of(attack) - _SHOWN)
         if missing:
             raise AttackRefused(f"needs {', '.join(missing)}")
         steps = tuple(self._shown(one, name) for one in self._kept if name in one.received)

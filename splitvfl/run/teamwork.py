@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from splitvfl.errors import ConfigError, LinkError, ProtocolError, TeamError
-from splitvfl.messaging.messages import bytes_of
 from splitvfl.net.driver import Correspondent
 from splitvfl.net.frames import Bye
 from splitvfl.net.link import DONE
 from splitvfl.party.party import Party
 from splitvfl.run.shared_state import collect_json
+from splitvfl.system.gpu_copies import bytes_of
 from splitvfl.system.signals import Interrupted
 from splitvfl.team.divided import divided_weights, replicated_state, sharded_tables
 from splitvfl.team.team import Team

@@ -9,9 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from splitvfl.claims import claims_of, is_per_record
 from splitvfl.crypto.engine import Engine
-from splitvfl.crypto.refusals import Refusals, journal_of
 from splitvfl.cut.layer import refuse_batch_mixing
 from splitvfl.data.digests import data_digests, refuse_changed_data
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
@@ -44,6 +42,7 @@ from splitvfl.messaging.conversation import Half, Recorder, converse
 from splitvfl.messaging.messages import Message
 from splitvfl.party.attaching import attach_defense, check_labels
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.party.refusals import Refusals, journal_of
 from splitvfl.run import checkpoint, written_files
 from splitvfl.run.column_seats import ColumnSeats
 from splitvfl.run.feature_seats import feature_leaks
@@ -303,8 +302,7 @@ class Trainer(Training):
         common: dict[str, Any] = {
             "exchange": self.exchange,
             "plan": self._training_plan.evaluation(self.active.data, self.batches),
-            "here": Rendezvous(),
-            "count": len(self._parties),
+            "here": Rendezvous(len(self._parties)),
         }
         terms = {party.name: terms_of(party.data, self._settings) for party in self._parties}
         active_name, names = self.active.name, tuple(self.passives)
@@ -574,9 +572,7 @@ def _attach(
     parties = (active, *passives.values())
     for number, given in enumerate(defenses):
         defense, phases = placed(given)
-        if is_per_record(claims_of(defense)):
-            for party in parties:
-                refuse_batch_mixing(party.module, defense)
+        refuse_batch_mixing((party.module for party in parties), defense)
         check_labels(active, defense)
         for party in parties:
             shared = party is not active and len(passives) > 1

@@ -28,7 +28,8 @@ from splitvfl.system.signals import Interrupted, Signals
 from splitvfl.team.team import Alone, Team
 
 if TYPE_CHECKING:
-    from splitvfl.privacy import PrivacyBudget, Solvable
+    from splitvfl.privacy.accounting import PrivacyBudget
+    from splitvfl.privacy.solvable import Solvable
 
 TrainingProgress = Callable[["Status"], None]
 

@@ -15,8 +15,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from splitvfl.messaging.messages import bytes_of
-from splitvfl.system.gpu_copies import to_memory
+from splitvfl.system.gpu_copies import bytes_of, to_memory
 from splitvfl.system.untrusted_files import decoded
 from splitvfl.team.divided import divided_weights, replicated_state, sharded_tables
 from splitvfl.team.team import Team

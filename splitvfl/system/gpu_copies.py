@@ -1,4 +1,4 @@
-"""Copies between a GPU and main memory, by way of page-locked memory.
+"""Copies between a GPU and main memory, by way of page-locked memory; and what lies there as bytes.
 
 A GPU reads and writes page-locked memory itself, while the processor does other things; what lies elsewhere is copied
 once more on the way. torch keeps blocks that it has locked once, and hands them out again.
@@ -19,6 +19,19 @@ def uses_gpu() -> bool:
 def empty_bytes(size: int) -> Tensor:
     """Return memory for so many bytes that are to come, uint8: page-locked in a process that uses a GPU."""
     return torch.empty(size, dtype=torch.uint8, pin_memory=size > 0 and uses_gpu())
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """Return a tensor's bytes, little-endian and in row-major order, where they lie if they lie so.
+
+    Args:
+        tensor: On the CPU, without gradient, of a dtype that NumPy has, or bfloat16.
+    """
+    if tensor.numel() == 0:
+        return memoryview(b"")
+    # NumPy has no bfloat16; a view of the same width works for every shape and stride, one of bytes does not.
+    raw = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
+    return raw.contiguous().reshape(-1).numpy().data.cast("B")
 
 
 def to_memory(tensor: Tensor) -> Tensor:

@@ -61,8 +61,9 @@ def experiment(folder: Path, *defenses: Any, **sections: Any) -> Path:
     return path
 
 
-def audited(folder: Path, *defenses: Any, **sections: Any) -> ExperimentAudit:
-    return audit_experiment(load_config(experiment(folder, *defenses, **sections)), draws=8000)
+def audited(folder: Path, *defenses: Any, draws: int = 400, **sections: Any) -> ExperimentAudit:
+    """Few draws do for what is calculated, for conditions, and for what is listed."""
+    return audit_experiment(load_config(experiment(folder, *defenses, **sections)), draws=draws)
 
 
 ADD = {"name": "laplace-residue", "epsilon": 1.0}
@@ -194,7 +195,7 @@ def test_an_experiment_without_defenses_claims_nothing(here: Path) -> None:
 
 def test_the_command_prints_eighty_columns_and_writes_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = experiment(here, ADD, ROWS, "top-k")
-    assert main(["audit", str(path), "--draws", "4000", "--seeds", "2"]) == 0
+    assert main(["audit", str(path), "--draws", "400", "--seeds", "2"]) == 0
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80
     assert printed.rstrip().splitlines()[-2:] == ["audit.html   (open it in a browser)", "audit.json"]
@@ -260,13 +261,13 @@ def test_both_files_go_where_they_are_wanted(here: Path) -> None:
 
 def test_strict_fails_where_a_claim_is_violated_or_not_covered(here: Path) -> None:
     (here / "mine.py").write_text(OWN)
-    words = ["--draws", "8000", "--seeds", "0", "--strict"]
+    words, few = ["--draws", "2000", "--seeds", "0", "--strict"], ["--draws", "400", "--seeds", "0", "--strict"]
     assert main(["audit", str(experiment(here, {"name": "mine:Halved", "epsilon": 1.0})), *words]) == 1
     said = json.loads(Path("audit.json").read_text())
     assert said["defenses"][0]["verdict"] == "violated"
     assert main(["audit", str(experiment(here, {"name": "mine:Halved", "epsilon": 1.0})), *words[:4]]) == 0
-    assert main(["audit", str(experiment(here, ROWS)), *words]) == 1
-    assert main(["audit", str(experiment(here, ADD)), *words]) == 0
+    assert main(["audit", str(experiment(here, ROWS)), *few]) == 1
+    assert main(["audit", str(experiment(here, ADD)), *few]) == 0
 
 
 def test_a_run_is_audited_by_its_settings_and_keeps_what_was_found(here: Path) -> None:
@@ -291,12 +292,12 @@ def test_other_exchanges_are_listed_as_not_audited(here: Path, exchange: str, mo
 def test_a_defense_behind_answers_claims_what_they_let_a_label_move(
     here: Path, before: list[Any], claimed: float
 ) -> None:
-    found, *_ = audited(here, ADD, *before).defenses  # answers come first, wherever they are listed
+    found, *_ = audited(here, ADD, *before, draws=2000).defenses  # answers come first, wherever they are listed
     assert audited(here, *before, ADD).defenses[-1].claims[0].claimed == claimed
     label = found.claims[0]
     assert (label.relation, label.claimed, found.verdict) == ("label of a record", claimed, "proven")
     assert label.bound is not None
-    assert label.bound > 0.45 * claimed  # of 8000 draws half are judged
+    assert label.bound > 0.45 * claimed  # of 2000 draws half are judged
 
 
 def test_noise_that_training_refuses_is_not_audited(here: Path) -> None:

@@ -24,10 +24,10 @@ from splitvfl.app.saved_model import Origin, load_half, save_half
 from splitvfl.cli import main
 from splitvfl.config.sections import load_config
 from splitvfl.errors import ConfigError, DataError
+from splitvfl.learning.bootstrap import Figure, paired_bootstrap
 from splitvfl.learning.tasks import Binary
 from splitvfl.report.summary import read_summary
 from splitvfl.run import student
-from splitvfl.run.bootstrap import Figure, paired_bootstrap
 from tests.app.test_saved_run import EXPERIMENT, write_files
 
 RUN = Path("runs/credit")

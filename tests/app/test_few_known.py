@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from splitvfl.app.checking import check_experiment
+from splitvfl.app.column_auditing import said_of_few_known
 from splitvfl.app.experiment import run_experiment
-from splitvfl.app.few_known import said_of_few_known
 from splitvfl.attacks import LossThresholdAttack, NormAttack, RidgeAttack
 from splitvfl.config.sections import parse_config
 

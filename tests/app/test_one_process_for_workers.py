@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from splitvfl.app.workers import said_in_one_process
+from splitvfl.app.team_settings import said_in_one_process
 from splitvfl.config.sections import ExperimentConfig, parse_config
 
 TEXT = """

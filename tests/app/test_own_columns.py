@@ -18,12 +18,13 @@ from splitvfl.app.own_columns import _label_party
 from splitvfl.app.saved_model import load_half
 from splitvfl.cli import main
 from splitvfl.config.sections import load_config, parse_config
-from splitvfl.messaging.messages import Message, bytes_of
+from splitvfl.messaging.messages import Message
 from splitvfl.net.link import Link
 from splitvfl.report.report import write_report
 from splitvfl.report.summary import read_summary
 from splitvfl.run.feature_systems import LabelParty
 from splitvfl.run.revealed_file import read_revealed
+from splitvfl.system.gpu_copies import bytes_of
 from tests.run.parties import free_ports
 from tests.weights_in_bytes import holds_weights
 

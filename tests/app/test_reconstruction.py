@@ -28,7 +28,6 @@ from splitvfl.attacks.error_bounds import row_space, transformed_error
 from splitvfl.cli import main
 from splitvfl.data.load import load
 from splitvfl.data.transform import best_rotation, flip
-from splitvfl.defenses.revealed_weights import least_singular_value, shifted_error, weight_shift
 from splitvfl.errors import CheckpointError, ConfigError, DataError
 from splitvfl.leakage.column_moments import ColumnMoments
 from splitvfl.leakage.estimates import JudgedAttack
@@ -36,11 +35,10 @@ from splitvfl.leakage.reconstruction import (
     RECONSTRUCTION_FILE,
     ReconstructedView,
     Reconstruction,
-    notes_of,
     read_reconstruction,
     shown_views,
-    view_lines,
 )
+from splitvfl.learning.revealed_weights import least_singular_value, shifted_error, weight_shift
 from splitvfl.report.column_leaks import attack_rows
 from splitvfl.report.estimate_plots import drawn_estimates
 from splitvfl.report.report import write_report
@@ -334,7 +332,7 @@ def test_saturated_scores_are_counted() -> None:
     scores = torch.sigmoid(logits).squeeze(1)
 
     assert view.saturated == int(((scores == 0) | (scores == 1)).sum()) > 0
-    said = " ".join(view_lines(view))
+    said = " ".join(view.said)
     assert f"{view.saturated} of {view.records} records hold a score of exactly 0 or 1" in said
     assert "predictions hold scores of exactly 0 or 1" not in said, "it is said once"
 
@@ -369,8 +367,8 @@ def test_who_knows_a_transform_is_judged_beside_who_does_not() -> None:
     sentence = found.sentences["telecom"]
     assert sentence.startswith("Whoever knows the weights of telecom, but not its transform of columns, and sees")
     assert f"; who knows the transform misses them by {100 * left**0.5:.1f} % (least-squares)" in sentence
-    assert any("stand under: transform known" in note for note in notes_of(found))
-    assert not any("telecom transforms its columns" in note for note in notes_of(plain))
+    assert any("stand under: transform known" in note for note in found.said)
+    assert not any("telecom transforms its columns" in note for note in plain.said)
 
 
 # --- transformed weights
@@ -413,7 +411,7 @@ def test_shifted_weights_mislead_as_calculated(folder: Path) -> None:
 
 
 def test_an_attack_that_lacks_a_field_says_so_in_words(folder: Path) -> None:
-    notes = notes_of(everything(folder))
+    notes = everything(folder).said
     assert any("black-box-feature: needs the partner's part of the logits" in note for note in notes)
     assert not any("logit_parts" in note for note in notes)
 
@@ -473,7 +471,7 @@ def test_training_on_leaves_no_reconstruction_of_the_model_as_it_was(folder: Pat
 
 def test_a_file_is_read_as_it_was_written(folder: Path, tmp_path: Path) -> None:
     found = everything(folder)
-    found.save(tmp_path / RECONSTRUCTION_FILE)
+    found.keep(tmp_path)
 
     assert read_reconstruction(tmp_path) == found
     assert (tmp_path / RECONSTRUCTION_FILE).stat().st_mode & 0o077 == 0, "it holds values of records"
@@ -505,7 +503,7 @@ def test_a_file_that_was_not_written_so_is_damaged(
 ) -> None:
     """A page draws a point for each value, and words of a view name its best attack and its columns."""
     found = reconstruct(folder / "four", attacks="half", records=20, plots=False)
-    found.save(tmp_path / RECONSTRUCTION_FILE)
+    found.keep(tmp_path)
     assert read_reconstruction(tmp_path) == found
     written = json.loads((tmp_path / RECONSTRUCTION_FILE).read_text(encoding="utf-8"))
     views = next(iter(written["parties"].values()))

@@ -25,9 +25,9 @@ from splitvfl.app.serving_noise import (
     score_noise_settings,
 )
 from splitvfl.config.sections import ExperimentConfig, parse_config
-from splitvfl.cut.memoised import MemoisedNoise
 from splitvfl.defenses import GaussianIR
 from splitvfl.errors import CheckpointError, ConfigError
+from splitvfl.party.memoised import MemoisedNoise
 from splitvfl.run.answers import RecordAnswers
 from tests.run.test_answers import KEY, ask, index_of, noisy_party
 

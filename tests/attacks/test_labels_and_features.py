@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from splitvfl import SplitModel
 from splitvfl.attacks import LabelsAndFeaturesAttack, labels_and_features
+from splitvfl.data.coin_labels import Canaries
 from splitvfl.data.columns import Columns
 from splitvfl.errors import ArgumentError, AttackRefused, HookError
 from splitvfl.hooks import View, call_attack, call_revised, needs_of, reads_messages
-from splitvfl.leakage.canaries import Canaries
 from splitvfl.leakage.judging import Leak
 from splitvfl.leakage.side_knowledge import GRANTED
 from splitvfl.metrics import oriented
@@ -374,7 +374,7 @@ def test_a_loop_of_ones_own_has_it_with_the_columns_that_its_bottom_is_given() -
 
 
 def test_a_run_judges_it_as_an_attack_on_messages_with_canaries() -> None:
-    trainer = small_trainer(attacks=[LabelsAndFeaturesAttack()], canaries=20)
+    trainer = small_trainer(attacks=[LabelsAndFeaturesAttack()], audit=True, canaries=20)
     trainer.fit(1)
     party = next(iter(trainer.passives))
     found = trainer.summaries(party)["labels-and-features"]

@@ -457,7 +457,7 @@ def test_nothing_else_is_imported_by_a_string() -> None:
         if (getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "name", None)) in BY_A_STRING
     }
 
-    assert found == {"config.registry", "config.module_sources", "splitvfl"}
+    assert found == {"config.registry", "config.module_sources", "lazy_names"}
 
 
 def asked_for(tree: ast.Module) -> Iterator[tuple[PluginKind, str]]:

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from splitvfl.cut.memoised import MemoisedNoise
 from splitvfl.defenses import ClassLabel, Rounding, ScoreNoise, TopOne, noise_direction
 from splitvfl.errors import ArgumentError, ConfigError, ForgedError, PrivacyError, ProtocolError
 from splitvfl.exchange.direction import receiving_direction
@@ -29,6 +28,7 @@ from splitvfl.learning.tasks import task_for
 from splitvfl.messaging.conversation import converse
 from splitvfl.messaging.messages import Message
 from splitvfl.party.direction import DIRECTION, check_awaited, checked_direction, own_direction
+from splitvfl.party.memoised import MemoisedNoise
 from splitvfl.party.party import PassiveParty
 from splitvfl.party.scorer import Scorer
 from tests.builders import ACTIVE, party_data

@@ -17,7 +17,7 @@ from splitvfl.defenses import GaussianIR
 from splitvfl.errors import DataError, ProtocolError
 from splitvfl.exchange import evaluation
 from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, active_evaluation, passive_evaluation
-from splitvfl.leakage import drawing
+from splitvfl.learning import drawing
 from splitvfl.learning.schedule import GO_ON, EarlyStopping, Verdict
 from splitvfl.messaging.conversation import Half, Outbox, converse
 from splitvfl.messaging.messages import Message

@@ -22,7 +22,6 @@ from splitvfl.attacks import ModelCompletionAttack, NormAttack
 from splitvfl.config.sections import parse_config
 from splitvfl.defenses import GaussianIR, Isotropic, RandomisedResponse, Rounding
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError, LinkError, ProtocolError
-from splitvfl.exchange import kept
 from splitvfl.exchange.one_way import OneWay
 from splitvfl.exchange.parts import part_to_score
 from splitvfl.exchange.prediction import predict
@@ -32,6 +31,7 @@ from splitvfl.messaging.conversation import Expected, Half, Outbox, converse
 from splitvfl.messaging.json_message import awaited_note, note, read_note
 from splitvfl.messaging.messages import Message, decode, encode
 from splitvfl.models import PCA, LinearTop
+from splitvfl.party import kept
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run import trainer as training
 from tests.builders import ACTIVE, WIDTH, active_party, bottom_model, party_data, passive_party, sgd, small_trainer

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from splitvfl import Trainer
 from splitvfl.attacks import InverseNetworkAttack, PseudoClientAttack, RidgeAttack, StackedRidgeAttack
 from splitvfl.errors import LinkError
-from splitvfl.exchange import kept
 from splitvfl.exchange.one_way import OneWay
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.learning.schedule import EarlyStopping
+from splitvfl.party import kept
 from splitvfl.party.party import ActiveParty, PassiveParty
 from tests.builders import party_data, seeded
 

@@ -118,9 +118,8 @@ def test_a_whole_plaintext_tells_far_more_records_than_there_are_columns(
 ) -> None:
     trainer, engine, truth = trained(kind, PLAIN, malicious=malicious)
     exchange = _honest(kind)
-    layout = exchange.layout if isinstance(exchange, Taylor) else exchange.encryption.layout
     columns = COLUMNS_HELD if malicious == "lab" else 4  # three of its own, and the intercept's
-    agreed = layout(columns) if isinstance(exchange, Taylor) else layout(BATCH, columns)
+    agreed = exchange.sums_layout(columns)
     slots = slots_available(512, agreed.value_size.bit_length() + 2)
     assert columns < slots < BATCH
     assert [len(read) for read in engine.learned] == [min(slots, len(values)) for values in truth[target]]
@@ -154,7 +153,7 @@ def test_an_owner_returns_no_more_bits_than_the_agreed_sums_take(kind: str, mali
     _, engine, truth = trained(kind, AGREED, malicious=malicious)
     exchange = _honest(kind)
     columns = COLUMNS_HELD if malicious == "lab" else 4
-    agreed = exchange.layout(columns) if isinstance(exchange, Taylor) else SHORT.layout(BATCH, columns)
+    agreed = exchange.sums_layout(columns) if isinstance(exchange, Taylor) else SHORT.layout(BATCH, columns)
     room = columns * agreed.slot_bits // (agreed.value_size.bit_length() + 2)
     assert room <= 2 * columns
     assert room < slots_available(512, agreed.value_size.bit_length() + 2)

@@ -23,7 +23,6 @@ from splitvfl.crypto.key_agreement import AgreementKey
 from splitvfl.crypto.keys import PublicKey
 from splitvfl.crypto.obfuscators import Powers
 from splitvfl.crypto.product_layout import ProductLayout
-from splitvfl.crypto.refusals import MOST
 from splitvfl.crypto.tags import Tags
 from splitvfl.data.columns import NO_RECORDS
 from splitvfl.errors import ForgedError, SplitVFLError, SumRefused
@@ -33,6 +32,7 @@ from splitvfl.exchange.roll_call import NONCE_BYTES, UNSIGNED, _session
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.messaging.conversation import Half, converse
 from splitvfl.messaging.messages import Message
+from splitvfl.party.refusals import MOST
 from splitvfl.run.trainer import Trainer
 from tests.exchange.logistic import BATCH, SHORT, trainer_of, weights_of
 from tests.exchange.test_roll_call import changing, vouching
@@ -67,6 +67,11 @@ def meet(trainer: Trainer) -> None:
 def exchange_of(trainer: Trainer) -> Any:
     side: Any = trainer._sides["bank"]
     return side._exchange
+
+
+def layout_of(exchange: Taylor | Coordinator, columns: int) -> ProductLayout:
+    """Return the layout of the sums of a party of so many columns, and of its intercept's under exchange taylor."""
+    return exchange.sums_layout(columns + 1) if isinstance(exchange, Taylor) else exchange.layout(columns, 3)
 
 
 def public_of(trainer: Trainer, owner: str) -> PublicKey:
@@ -176,7 +181,7 @@ def forged(error: Exception | None, kind: str, sender: str, trainer: Trainer) ->
 
 def test_it_reads_no_logits_by_asking_in_anothers_name(checked: bool) -> None:
     trainer = trainer_for(Taylor)
-    layout = exchange_of(trainer).layout(WIDTHS["shop"] + 1)
+    layout = exchange_of(trainer).sums_layout(WIDTHS["shop"] + 1)
     reader = Reader(public_of(trainer, "lab"), layout, (0, 5, 9))
     logits: list[Tensor] = []
 
@@ -236,7 +241,7 @@ def test_it_makes_no_party_refuse_a_sum_that_another_has_opened(
     kind: Any, what: str, owner: str, checked: bool
 ) -> None:
     trainer = trainer_for(kind)
-    layout = exchange_of(trainer).layout(*((WIDTHS["shop"] + 1,) if kind is Taylor else (WIDTHS["shop"], 3)))
+    layout = layout_of(exchange_of(trainer), WIDTHS["shop"])
     size = layout.replies * layout.opened_bytes
 
     def bend(message: Message) -> Message:
@@ -313,7 +318,7 @@ def spans(trainer: Trainer, place: Place) -> dict[str, tuple[int, int]]:
     """Where in a message each party's part begins and ends, from what the parties' columns are."""
     exchange, width = exchange_of(trainer), SHORT.key_bits // 4
     if place.exchange is Taylor:
-        asked = {name: exchange.layout(count + 1) for name, count in THREE.items()}
+        asked = {name: exchange.sums_layout(count + 1) for name, count in THREE.items()}
         sizes = {
             "relayed": dict.fromkeys(THREE, BATCH * width),
             "asked": {name: one.replies * width for name, one in asked.items()},
@@ -488,7 +493,7 @@ def test_other_numbers_of_sums_than_a_party_has_are_missed(exchange: Any) -> Non
     """As many ciphertexts and bytes, but one sum less: its owner would return other bits than were asked for."""
     counts = {"lab": 4, "shop": 22}
     trainer = trainer_for(exchange, counts, meets=False)
-    layouts = [exchange_of(trainer).layout(*((count + 1,) if exchange is Taylor else (count, 3))) for count in (22, 21)]
+    layouts = [layout_of(exchange_of(trainer), count) for count in (22, 21)]
     assert len({(one.replies, one.opened_bytes) for one in layouts}) == 1
     assert len({one.opened_bits for one in layouts}) == 2
 
@@ -533,7 +538,7 @@ def test_where_keys_are_not_signed_an_active_party_makes_codes_in_everybodys_nam
         session = _session("taylor", "bank", {victim: said[victim], other: shown[victim]})
         keys = {victim: bytes(said[victim][NONCE_BYTES : NONCE_BYTES + 32].tolist())}
         codes[victim] = Tags(other, "bank", own[other], keys, session=session)
-    reader = Reader(public_of(trainer, "lab"), exchange_of(trainer).layout(WIDTHS["shop"] + 1), (0, 5, 9))
+    reader = Reader(public_of(trainer, "lab"), exchange_of(trainer).sums_layout(WIDTHS["shop"] + 1), (0, 5, 9))
     logits: list[Tensor] = []
 
     def hear(message: Message) -> None:

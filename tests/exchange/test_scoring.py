@@ -18,10 +18,11 @@ from splitvfl.exchange.masking import mask_parts
 from splitvfl.exchange.prediction import predict, predict_records
 from splitvfl.exchange.scoring import own_part
 from splitvfl.learning.tasks import Multiclass, task_for
-from splitvfl.messaging.messages import Message, bytes_of
+from splitvfl.messaging.messages import Message
 from splitvfl.models import Linear, LinearTop
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.scorer import Scorer, added_up
+from splitvfl.system.gpu_copies import bytes_of
 from tests.builders import ACTIVE, active_party, party_data, passive_party, seeded
 
 ONE, TWO, NINE = ("telecom",), ("shop", "telecom"), tuple("abcdefghi")

@@ -20,6 +20,7 @@ from splitvfl.app.trainer import Trainer
 from splitvfl.attacks import DirectionAttack, ModelCompletionAttack, NormAttack
 from splitvfl.config.sections import parse_config
 from splitvfl.cut.split_model import SplitModel
+from splitvfl.data.coin_labels import Canaries, CoinLabels, toss
 from splitvfl.data.columns import Columns, Records
 from splitvfl.defenses import AsymmetricResponse, Isotropic, SumKL
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError
@@ -27,9 +28,10 @@ from splitvfl.exchange.one_way import OneWay
 from splitvfl.exchange.oracle import Oracle
 from splitvfl.hooks import Secrets, View
 from splitvfl.leakage.auditing import Audit
-from splitvfl.leakage.canaries import Canaries, CanaryLeak, CoinLabels, toss, with_canaries
+from splitvfl.leakage.canaries import CanaryLeak, with_canaries
 from splitvfl.leakage.judging import Leak, ScoreKeeper
 from splitvfl.leakage.monitor import read_metrics
+from splitvfl.leakage.number_judging import NumberKeeper
 from splitvfl.learning.label_gradients import LabelGradients, mean_cross_entropy
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.messaging.messages import Message
@@ -42,7 +44,7 @@ SIZES = {"train": 400, "test": 40}
 
 
 def trainer(**settings: Any) -> Trainer:
-    return small_trainer(sizes=SIZES, **{"canaries": 60, "batch_size": 50, **settings})
+    return small_trainer(sizes=SIZES, **{"audit": True, "canaries": 60, "batch_size": 50, **settings})
 
 
 def coins_of(run: Trainer) -> tuple[list[int], list[int]]:
@@ -188,7 +190,7 @@ def test_classes_that_all_agree_are_drawn_again(monkeypatch: pytest.MonkeyPatch)
         def choices(self, *_: Any, **__: Any) -> list[int]:
             return next(self.draws)
 
-    monkeypatch.setattr("splitvfl.leakage.canaries._source", lambda seed: Rigged(0))
+    monkeypatch.setattr("splitvfl.data.coin_labels._source", lambda seed: Rigged(0))
     labels, _ = with_canaries(torch.zeros(40), 20, classes=3)
     assert sorted(labels.tolist()) == [0.0] * 20 + [1.0] + [2.0] * 19
 
@@ -218,8 +220,9 @@ def test_canaries_are_added_up_apart_and_count_in_no_other_figure(left_out: floa
             sums[number] = sums.get(number, 0.0) + value
     found = keeper.canary_leak()
     assert found is not None
+    turned_back = found.auc if keeper.accumulated_auc >= 0.5 else 1.0 - found.auc
     for chosen, auc in (
-        ([number for number in sums if number in canaries.ids], found.auc),
+        ([number for number in sums if number in canaries.ids], turned_back),
         ([number for number in sums if number not in canaries.ids], keeper.tied_accumulated_auc),
     ):
         totals = torch.tensor([sums[number] for number in chosen], dtype=torch.float64)
@@ -227,6 +230,22 @@ def test_canaries_are_added_up_apart_and_count_in_no_other_figure(left_out: floa
     assert found.positives + found.negatives == sum(number in canaries.ids for number in sums)
     assert keeper.classes[0] + keeper.classes[1] == sum(number not in canaries.ids for number in sums)
     assert keeper.summary().auc == pytest.approx(np.nanmean(aucs), abs=1e-12)
+
+
+@pytest.mark.parametrize(("others", "own", "reads_all"), [(1, 1, True), (-1, -1, True), (1, -1, False), (-1, 1, False)])
+@pytest.mark.parametrize("make", [ScoreKeeper, NumberKeeper])
+def test_other_records_say_which_way_scores_point(
+    make: type[ScoreKeeper] | type[NumberKeeper], others: int, own: int, reads_all: bool
+) -> None:
+    """An attack need not know which class it scores higher, and canaries themselves do not tell it."""
+    canaries = Canaries(torch.arange(0, 200, 5))
+    keeper, ids = make(canaries=canaries), torch.arange(200)
+    labels = (ids // 5 % 2).double()
+    noise = torch.from_numpy(np.random.default_rng(3).normal(scale=0.1, size=200))
+    keeper.add(ids, torch.where(ids % 5 == 0, own, others) * (labels - 0.5) + noise, labels)
+    found = keeper.canary_leak()
+    assert found is not None
+    assert found.auc == (1.0 if reads_all else 0.0)
 
 
 def test_a_judge_from_a_checkpoint_goes_on_alike() -> None:
@@ -322,6 +341,7 @@ class Constant:
 def canary_figures(defenses: list[Any], **settings: Any) -> dict[str, Any]:
     run = small_trainer(
         sizes={"train": 1200, "test": 40},
+        audit=True,
         canaries=400,
         batch_size=64,
         defenses=defenses,

@@ -12,9 +12,10 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from splitvfl.attacks import DirectionAttack, NormAttack, OwnPredictionAttack, ResidualAttack, SignAttack
+from splitvfl.data.coin_labels import Canaries
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import View
-from splitvfl.leakage.canaries import Canaries, CanaryLeak
+from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.class_judging import ClassKeeper
 from splitvfl.leakage.judging import Leak
 

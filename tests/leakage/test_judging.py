@@ -18,11 +18,11 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from splitvfl.attacks import DirectionAttack, GradientClassifierAttack, ModelCompletionAttack
+from splitvfl.data.coin_labels import Canaries
 from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import ArgumentError, HookError
 from splitvfl.hooks import Attack, View, needs_of
 from splitvfl.leakage import judging, record_sums
-from splitvfl.leakage.canaries import Canaries
 from splitvfl.leakage.judging import Handle, Leak, ScoreKeeper
 from splitvfl.leakage.leak_summary import LeakSummary, nanmax
 from splitvfl.leakage.watching import Watch

@@ -12,9 +12,9 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold, cross_val_predict
 
 from splitvfl.attacks import DirectionAttack, NormAttack, ReadoutAttack
+from splitvfl.data.coin_labels import Canaries
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import View
-from splitvfl.leakage.canaries import Canaries
 from splitvfl.leakage.judging import Leak
 from splitvfl.leakage.number_judging import NumberKeeper, held_out_concordance, shares_within
 from splitvfl.leakage.own_columns import place_of_each

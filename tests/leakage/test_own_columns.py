@@ -15,8 +15,9 @@ from torch import Tensor
 
 from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import DataError
-from splitvfl.leakage import drawing, own_columns
+from splitvfl.leakage import own_columns
 from splitvfl.leakage.own_columns import alone_aucs, first_component_auc, own_columns_auc
+from splitvfl.learning import drawing
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -172,7 +172,7 @@ def test_dummies_teach_nothing() -> None:
 
 
 def test_of_many_records_some_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("splitvfl.leakage.drawing.MOST_RECORDS", 60)
+    monkeypatch.setattr("splitvfl.learning.drawing.MOST_RECORDS", 60)
     train, asked = split(records(*binary_labels(curved=False)), 350)
     fitted: list[int] = []
     usual = module.predicting

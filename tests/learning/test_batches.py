@@ -259,7 +259,7 @@ def test_held_out_records_are_in_no_batch_and_all_others_in_the_order_of_a_table
 @pytest.mark.parametrize(("count", "every", "shards"), [(50, 7, 3), (50, 7, 1), (9, 8, 4), (101, 2, 5)])
 def test_the_most_held_out_records_of_a_shard_are_known_at_all(count: int, every: int, shards: int) -> None:
     of_each = [
-        Batches(count, shards, seed=0, held_out_every=every, shards=shards, shard=shard) for shard in range(shards)
+        Batches(count, shards, seed=0, held_out_every=every, shards=shards).of_shard(shard) for shard in range(shards)
     ]
     assert {one.most_held_out for one in of_each} == {max(len(one.held_out) for one in of_each)}
 
@@ -304,22 +304,9 @@ def divided(draw: st.DrawFn) -> Batches:
     )
 
 
-def of_shard(whole: Batches, shard: int) -> Batches:
-    return Batches(
-        whole.count + (0 if whole._every is None else len(whole.held_out)),
-        whole.batch_size,
-        seed=whole.seed,
-        drop_last=whole.drop_last,
-        block_rows=whole.block_rows,
-        held_out_every=whole._every,
-        shards=whole.shards,
-        shard=shard,
-    )
-
-
 @given(divided(), st.integers(0, 3))
 def test_a_batch_is_what_its_shards_contribute_and_a_record_never_changes_its_shard(whole: Batches, epoch: int) -> None:
-    shards = [of_shard(whole, shard) for shard in range(whole.shards)]
+    shards = [whole.of_shard(shard) for shard in range(whole.shards)]
     count = shards[0]._bounds[-1]
 
     visited = whole.epoch(epoch)
@@ -354,7 +341,7 @@ def test_shards_that_lie_apart_count_from_their_own_first_record(found: list[int
     size, blocks = data.draw(st.integers(shards, rest)), data.draw(st.sampled_from([1, 3]))
     given = {"seed": 1, "held_out_every": every, "block_rows": blocks, "shards": shards, "sizes": found}
     whole = Batches(count, size, **given)
-    parts = [Batches(count, size, **given, shard=shard) for shard in range(shards)]
+    parts = [whole.of_shard(shard) for shard in range(shards)]
 
     firsts = [sum(found[:shard]) for shard in range(shards)]
     for place, batch in enumerate(whole.epoch(2)):
@@ -386,7 +373,7 @@ def test_one_shard_is_no_division(size: tuple[int, int], epoch: int, block_rows:
     plain = Batches(*size, seed=4, block_rows=block_rows)
     for batches in (
         Batches(*size, seed=4, block_rows=block_rows, shards=1),
-        Batches(*size, seed=4, block_rows=block_rows, shards=1, shard=0),
+        Batches(*size, seed=4, block_rows=block_rows, shards=1).of_shard(0),
     ):
         assert [batch.tolist() for batch in batches.epoch(epoch)] == [batch.tolist() for batch in plain.epoch(epoch)]
     assert [plain.whole(place) for place in range(len(plain))] == [len(batch) for batch in plain.epoch(epoch)]
@@ -403,10 +390,16 @@ def test_an_epoch_in_shards_goes_on_at_any_place() -> None:
     assert [batch.tolist() for batch in later] == [batch.tolist() for batch in batches.epoch(2)][5:]
 
 
-@pytest.mark.parametrize(("shards", "shard"), [(0, None), (-1, None), (2, 2), (2, -1), (1, 1)])
-def test_shards_that_cannot_be_are_refused(shards: int, shard: int | None) -> None:
+@pytest.mark.parametrize("shards", [0, -1])
+def test_shards_that_cannot_be_are_refused(shards: int) -> None:
     with pytest.raises(ArgumentError, match="expected shards from 1"):
-        Batches(10, 5, seed=0, shards=shards, shard=shard)
+        Batches(10, 5, seed=0, shards=shards)
+
+
+@pytest.mark.parametrize(("shards", "shard"), [(2, 2), (2, -1), (1, 1)])
+def test_a_shard_that_is_none_of_them_is_refused(shards: int, shard: int) -> None:
+    with pytest.raises(ArgumentError, match=f"one of {shards} shards, got number {shard}"):
+        Batches(10, 5, seed=0, shards=shards).of_shard(shard)
 
 
 def test_a_batch_has_a_record_of_each_shard_at_least() -> None:

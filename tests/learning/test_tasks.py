@@ -29,6 +29,11 @@ CLASSES = torch.randint(0, 3, (40,), generator=generator("classes"))
 REAL = torch.randn(40, generator=generator("real")) * 3 + 5
 
 
+def test_scores_at_an_end_are_counted() -> None:
+    assert Binary().saturation(torch.tensor([[200.0], [-200.0], [0.0], [1.0]])) == 0.5
+    assert Multiclass(3).saturation(torch.tensor([[200.0, 0.0, 0.0], [0.0, 0.0, 0.0]])) == 0.5
+
+
 def test_binary_against_scikit_learn() -> None:
     task, logits = Binary(), outputs(1)
     scores = task.loss.scores(logits)

@@ -200,8 +200,8 @@ def test_the_limit_of_a_sum_is_the_one_that_the_page_names(rows: int) -> None:
     own = Encryption()
     layouts = {
         "residue": own.layout(rows, 5),
-        "taylor": Taylor(rows=rows, loss=False).layout(5),
-        "taylor with its loss": Taylor(rows=rows, loss=True).layout(5),
+        "taylor": Taylor(rows=rows, loss=False).sums_layout(5),
+        "taylor with its loss": Taylor(rows=rows, loss=True).sums_layout(5),
         "coordinator": Coordinator(rows=rows).layout(5, 3),
     }
     limits = {name: layout.largest_sum * 2.0**-layout.sum_bits for name, layout in layouts.items()}

@@ -576,7 +576,7 @@ def test_an_installed_attack_explains_itself_too(tmp_path: Path, monkeypatch: py
         name = "mine"
         explanation = "It guesses <b>well</b>."
 
-    monkeypatch.setattr("splitvfl.report.report.installed", lambda kind: {"mine": Mine} if kind == "attacks" else {})
+    monkeypatch.setattr("splitvfl.config.registry.installed", lambda kind: {"mine": Mine} if kind == "attacks" else {})
 
     assert "<dd>It guesses &lt;b&gt;well&lt;/b&gt;.</dd>" in page_of(tmp_path, run(attack="mine"))
 

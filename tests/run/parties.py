@@ -7,16 +7,18 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 
 from scripts.bench.faulty import short_keys
 from splitvfl.run import checkpoint
+from splitvfl.run.networked import PartyRun
 from splitvfl.run.shared_state import whole_party
 from tests.commands import Command, Within
 
@@ -94,6 +96,19 @@ def wait_for_step(run: Path, step: int) -> None:
     while not has_reached(run, step):
         assert time.monotonic() < deadline, f"no checkpoint of step {step} in {run}"
         time.sleep(0.01)
+
+
+def signalled(step: int, number: int, once: Path) -> AbstractContextManager[object]:
+    """Let a party get a signal while it is entered, when it has done a step, and only if a file is not there yet."""
+    step_done = PartyRun.step_done
+
+    def done(run: Any) -> None:
+        step_done(run)
+        if run.step == step and not once.exists():
+            once.touch()
+            os.kill(os.getpid(), number)
+
+    return mock.patch.object(PartyRun, "step_done", done)
 
 
 def weights_of(folder: Path, first: Path | None = None) -> dict[str, Tensor]:

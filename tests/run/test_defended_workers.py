@@ -107,7 +107,8 @@ def train(seen: Seen, team: Team | None, partner: Team | None, *, piece: int) ->
     """Some epochs with batches in flight, each followed by an evaluation, of all records or of one worker's."""
     passive, active = seen.passive, seen.active
     rank = None if team is None else team.rank
-    batches = Batches(TRAIN, BATCH, seed=2, shards=2, shard=rank, held_out_every=VALIDATED)
+    batches = Batches(TRAIN, BATCH, seed=2, shards=2, held_out_every=VALIDATED)
+    batches = batches if rank is None else batches.of_shard(rank)
     tested = range(TEST) if rank is None else range(rank * TEST // 2, (rank + 1) * TEST // 2)
     plan = EvaluationPlan(
         batches.held_out,

@@ -21,7 +21,7 @@ from splitvfl.run import checkpoint
 from tests.run.parties import SHORT_KEYS, finished, free_ports, same_weights, start_party, weights_of
 
 THREE = """
-data: {name: breast-cancer}
+data: {name: breast-cancer, test_fraction: 0.7}
 parties:
   clinic: {role: active, columns: ["mean *"], address: "127.0.0.1:PORT"}
   lab: {role: passive, columns: ["* error"], penalties: [{name: distance-correlation, weight: 0.2, records: 16}]}
@@ -33,7 +33,7 @@ train:
   seed: 3
   private_seed_for_experiments: 3
   noise_seed_for_experiments: 5
-  checkpoint_every_steps: 7
+  checkpoint_every_steps: 4
 network: {listen: ":PORT", certificates: certs}
 defenses:
   - {name: isotropic, ratio: 0.5}
@@ -43,14 +43,14 @@ attacks: [norm, direction, residual, gradient-classifier, {name: ridge, known_sh
 
 # Logistic regression, bfloat16 on the wire, and a run that stops early.
 TWO = """
-data: {name: breast-cancer}
+data: {name: breast-cancer, test_fraction: 0.7}
 parties:
   clinic: {role: active, columns: ["mean *"], address: "127.0.0.1:PORT"}
   lab: {role: passive, columns: ["* error", "worst *"]}
 model: logistic-regression
 exchange: {name: split, wire: bf16}
 train:
-  epochs: 30
+  epochs: 8
   batch_size: 64
   seed: 1
   private_seed_for_experiments: 1
@@ -62,7 +62,7 @@ attacks: [norm, least-squares]
 
 # Every exchange of logistic regression; with noise, Taylor's has no loss.
 LOGISTIC = """
-data: {name: breast-cancer}
+data: {name: breast-cancer, test_fraction: 0.7}
 parties:
   clinic: {role: active, columns: ["mean *"], address: "127.0.0.1:PORT"}
   lab: {role: passive, columns: ["* error"]}
@@ -71,10 +71,10 @@ model: logistic-regression
 exchange: EXCHANGE
 train:
   epochs: 1
-  batch_size: 128
+  batch_size: 64
   seed: 1
   private_seed_for_experiments: 1
-  checkpoint_every_steps: 3
+  checkpoint_every_steps: 2
   optimizer: {name: sgd, lr: 0.02}
 network: {listen: "127.0.0.1:PORT", certificates: certs}
 attacks: [least-squares]
@@ -92,16 +92,15 @@ HYBRID = (
     )
     .replace('  shop: {role: passive, columns: ["worst *"]}\n', "")
     .replace('["* error"]', "rest")
-    .replace("batch_size: 128", "batch_size: 210")
+    .replace("batch_size: 64", "batch_size: 100")
 )
 CASES = {"three": (THREE, ("lab", "shop"))} | {
     name: (LOGISTIC.replace("EXCHANGE", section), ("lab", "shop")) for name, section in EXCHANGES.items()
 }
 ANSWERS = "defenses: [{name: abstaining-response, detection_error: 0.3, corrected: likelihood}, max-norm]\n"
 CASES["silence"] = (
-    TWO.replace("  seed: 1\n", "  seed: 1\n  noise_seed_for_experiments: 2\n").replace(
-        "attacks:", ANSWERS + "attacks:"
-    ),
+    TWO.replace("  seed: 1\n", "  seed: 1\n  noise_seed_for_experiments: 2\n").replace("attacks:", ANSWERS + "attacks:")
+    + "audit: {canaries: 60}\n",
     ("lab",),
 )
 CASES["coordinator"] = (
@@ -119,10 +118,6 @@ CASES["sampled"] = (
     .replace('["worst *"]}', f'["worst *"], penalties: {DRAWN}}}'),
     ("lab", "shop"),
 )
-CASES["canaries"] = (
-    TWO.replace("  seed: 1\n", "  seed: 1\n  noise_seed_for_experiments: 2\n") + "audit: {canaries: 60}\n",
-    ("lab",),
-)
 CASES["noise"] = (
     LOGISTIC.replace("EXCHANGE", NOISE)
     .replace("model: logistic-regression", "model: {name: logistic-regression, row_norm: 0.5}")
@@ -138,7 +133,17 @@ CASES["record-gaussian"] = (
 )
 
 
-@pytest.mark.parametrize(("text", "passives"), CASES.values(), ids=CASES)
+# One of each kind: all hooks; a cut of few bits, answers and an early end; keys of parties; keys of another one.
+QUICK = ("three", "silence", "residue", "coordinator")
+
+
+@pytest.mark.parametrize(
+    ("text", "passives"),
+    [
+        pytest.param(*case, id=name, marks=[] if name in QUICK else pytest.mark.slow(reason="processes that train"))
+        for name, case in CASES.items()
+    ],
+)
 def test_a_networked_run_ends_like_the_run_in_one_process(
     text: str, passives: tuple[str, ...], tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,8 +161,8 @@ def test_a_networked_run_ends_like_the_run_in_one_process(
     for name in set(names) - {"coordinator"}:  # who has no model
         assert same_weights(weights_of(tmp_path / "runs" / name), whole[f"party-{name}"]["module"]), name
     lines = [_figures(tmp_path / "runs" / run) for run in ("clinic", "whole")]
-    if "in_flight" in text:  # within an epoch, of 14 steps, the seat in one process has not come to what is under way
-        lines = [[line for line in run if line["step"] % 14 == 0] for run in lines]
+    if "in_flight" in text:  # within an epoch, of 5 steps, the seat in one process has not come to what is under way
+        lines = [[line for line in run if line["step"] % 5 == 0] for run in lines]
     assert lines[0] == lines[1]
     assert lines[0]
     apart, together = (
@@ -192,13 +197,14 @@ class Centring:
 """
 
 
+@pytest.mark.slow(reason="processes that train")
 def test_an_attack_that_writes_in_the_label_partys_monitor_changes_nothing_that_is_sent(
     tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Against a run in one process that the attack does not watch."""
     monkeypatch.chdir(tmp_path)
     make_certificates(tmp_path / "certs", ["clinic", "lab"])
-    text = TWO.replace("PORT", str(free_ports(1)[0])).replace("epochs: 30", "epochs: 1")
+    text = TWO.replace("PORT", str(free_ports(1)[0])).replace("epochs: 8", "epochs: 1")
     (tmp_path / "centring.py").write_text(CENTRING)
     (tmp_path / "run.yaml").write_text(text.replace("[norm", '["centring:Centring", norm'))
     (tmp_path / "plain.yaml").write_text(text)
@@ -230,13 +236,14 @@ class Seeding:
 """
 
 
+@pytest.mark.slow(reason="processes that train")
 def test_a_penalty_without_weight_that_seeds_torch_changes_nothing_of_a_networked_run(
     tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Against a run in one process without penalties, of a bottom with dropout."""
     monkeypatch.chdir(tmp_path)
     make_certificates(tmp_path / "certs", ["clinic", "lab"])
-    text = TWO.replace("PORT", str(free_ports(1)[0])).replace("epochs: 30", "epochs: 1")
+    text = TWO.replace("PORT", str(free_ports(1)[0])).replace("epochs: 8", "epochs: 1")
     text = text.replace("logistic-regression", "{name: mlp, bottom: [8, 4], top_hidden: [], dropout: 0.3}")
     (tmp_path / "seeding.py").write_text(SEEDING)
     own = '[{name: "seeding:Seeding", weight: 0}, {name: adversarial-reconstruction, weight: 0, steps: 1}]'

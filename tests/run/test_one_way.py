@@ -21,11 +21,11 @@ from splitvfl.app.serving import PredictionFiles, prepare_prediction
 from splitvfl.cli import main
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.errors import CheckpointError, DataError, LinkError
-from splitvfl.exchange import kept
 from splitvfl.exchange.prediction import predict
 from splitvfl.messaging.messages import Message, encode
 from splitvfl.net.certs import make_certificates
 from splitvfl.net.link import Link
+from splitvfl.party import kept
 from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint
 from splitvfl.run.networked import ActiveRun, PassiveRun
@@ -355,7 +355,7 @@ def test_a_partner_whose_columns_changed_meanwhile_is_refused(
     with breaking(monkeypatch, 4, KeyboardInterrupt(), at_lab=False), pytest.raises(KeyboardInterrupt):
         trained(config, tmp_path / "clinic")
     clinic = threading.Thread(target=_suppressed, args=(config, tmp_path / "clinic"))
-    monkeypatch.setattr("splitvfl.exchange.one_way._source", lambda party: "of other columns")
+    monkeypatch.setattr("splitvfl.exchange.one_way.source_digest", lambda party, phases: "of other columns")
     clinic.start()
     assert lab.ended()
     clinic.join(timeout=60)

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from splitvfl.cut.memoised import MemoisedNoise
 from splitvfl.defenses import GaussianIR, Rounding, ScoreNoise
 from splitvfl.errors import ConfigError, DataError, LinkError, ProtocolError, ReplayError
 from splitvfl.exchange.handshake import TaskSpec
 from splitvfl.exchange.prediction import Prediction, predict
 from splitvfl.exchange.scoring import COORDINATOR
 from splitvfl.learning.tasks import Task, task_for
+from splitvfl.party.memoised import MemoisedNoise
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.party.scorer import Scorer
 from splitvfl.run import prediction

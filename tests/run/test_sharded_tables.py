@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,16 +21,15 @@ from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
 from splitvfl.net.certs import make_certificates
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run.written_files import FAREWELL_FILE
-from tests.commands import Command
+from tests.commands import Command, Within
 from tests.run.parties import (
     finished,
     free_ports,
-    has_reached,
     neighbouring_ports,
     newest_of,
     same_weights,
+    signalled,
     start,
-    wait_for_step,
 )
 from tests.table_folders import write_tables
 
@@ -49,19 +50,19 @@ model:
 exchange: {name: split, in_flight: 1}
 team: {workers: 2}
 train:
-  epochs: 12
+  epochs: 3
   batch_size: 30
   block_rows: 4
   seed: 3
   private_seed_for_experiments: 3
   checkpoint_every_steps: 4
-  early_stopping: {patience: 12, validation_every: 7}
+  early_stopping: {patience: 3, validation_every: 7}
 network: {listen: "127.0.0.1:PORT+", certificates: certs, message_s: 30, meeting_s: 60}
 audit: false
 """
 PARTIES, WORKERS = ("shop", "paper"), 2
-DIVIDED = ("model.dense=sharded", "exchange.in_flight=0", "train.epochs=4")
-RECORDS, STEPS = 201, 12 * 6
+DIVIDED = ("model.dense=sharded", "exchange.in_flight=0", "train.epochs=2")
+RECORDS, STEPS = 201, 3 * 6
 
 
 def click_data() -> VerticalData:
@@ -93,13 +94,16 @@ def place(folder: Path) -> None:
     (folder / "run.yaml").write_text(TEXT.replace("PORT", str(first)))
 
 
-def start_party(root: Path, folder: Path, name: str, *more: str) -> dict[str, Command]:
+def start_party(
+    root: Path, folder: Path, name: str, *more: str, within: Sequence[Within] = (nullcontext,) * WORKERS
+) -> dict[str, Command]:
     (port,) = free_ports(1)
     variables = {"WORLD_SIZE": WORKERS, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return {
         f"{name} {rank}": Command(
             ["party", "run.yaml", "--as", name, "--out", f"runs/{name}", *more],
             folder,
+            within=within[rank],
             COLUMNS="120",
             PYTHONPATH=str(root),
             **{key: str(value) for key, value in (variables | {"RANK": rank, "LOCAL_RANK": rank}).items()},
@@ -202,57 +206,32 @@ def test_figures_are_those_of_one_process(workplace: Path) -> None:
         assert one == pytest.approx(other, abs=1e-5, nan_ok=True)
 
 
-def under_way(folder: Path, checkout: Path, *more: str) -> Iterator[tuple[Path, dict[str, dict[str, Command]]]]:
+def train_with_a_killed_worker(root: Path, folder: Path, *more: str) -> dict[str, str]:
+    """Train, and start the party anew of which a worker is killed behind step 10; return what was said."""
     place(folder)
-    parties = {name: start_party(checkout, folder, name, *more) for name in PARTIES}
-    yield folder, parties
-    for workers in parties.values():
-        for one in workers.values():
-            one.kill()
+    shop = start_party(root, folder, "shop", *more)
+    killed = partial(signalled, 10, signal.SIGKILL, folder / "killed")
+    paper = start_party(root, folder, "paper", *more, within=(nullcontext, killed))
+    assert [one.wait(60) for one in paper.values()] == [2, -signal.SIGKILL]
+    return finished(shop | start_party(root, folder, "paper", *more))
 
 
-@pytest.fixture
-def disturbed(tmp_path: Path, checkout: Path) -> Iterator[tuple[Path, dict[str, dict[str, Command]]]]:
-    """The same run under way, in another folder."""
-    yield from under_way(tmp_path, checkout)
-
-
-@pytest.fixture
-def disturbed_divided(tmp_path: Path, checkout: Path) -> Iterator[tuple[Path, dict[str, dict[str, Command]]]]:
-    """A shorter one, of which all weights of the bottom model are divided."""
-    yield from under_way(tmp_path, checkout, *DIVIDED)
-
-
-@pytest.mark.parametrize("name", PARTIES)
 def test_a_run_ends_like_an_undisturbed_one_when_a_worker_with_its_rows_is_killed(
-    name: str, workplace: Path, disturbed: tuple[Path, dict[str, dict[str, Command]]], checkout: Path
+    workplace: Path, tmp_path: Path, checkout: Path
 ) -> None:
-    folder, parties = disturbed
-    wait_for_step(folder / "runs" / name, 20)
-
-    parties[name][f"{name} 1"].send_signal(signal.SIGKILL)
-    assert {one.wait(60) for one in parties[name].values()} <= {-9, 2}
-    assert not has_reached(folder / "runs" / name, STEPS), "it was over before it was disturbed"
-    parties[name] = start_party(checkout, folder, name)
-    finished({key: one for workers in parties.values() for key, one in workers.items()})
-
+    train_with_a_killed_worker(checkout, tmp_path)
     for party in PARTIES:
-        for ours, known in zip(folders(folder, party), folders(workplace, party), strict=True):
+        for ours, known in zip(folders(tmp_path, party), folders(workplace, party), strict=True):
             found, expected = (newest_of(one)["party"]["module"] for one in (ours, known))
             assert same_weights(found, expected), party
 
 
 def test_other_weights_are_divided_too_and_a_worker_that_is_killed_changes_nothing(
-    disturbed_divided: tuple[Path, dict[str, dict[str, Command]]], checkout: Path
+    tmp_path: Path, checkout: Path
 ) -> None:
     """At the party with a bottom model; its half is the one that a single process writes."""
-    folder, parties = disturbed_divided
-    wait_for_step(folder / "runs" / "paper", 9)
-    parties["paper"]["paper 1"].send_signal(signal.SIGKILL)
-    assert {one.wait(60) for one in parties["paper"].values()} <= {-9, 2}
-    assert not has_reached(folder / "runs" / "paper", 24), "it was over before it was disturbed"
-    parties["paper"] = start_party(checkout, folder, "paper", *DIVIDED)
-    said = finished({key: one for workers in parties.values() for key, one in workers.items()})
+    folder = tmp_path
+    said = train_with_a_killed_worker(checkout, folder, *DIVIDED)
     assert "each worker keeps a part of every weight of the bottom model" in said["paper 0"]
     assert "model.dense: sharded: shop has no bottom model" in said["shop 0"]
     finished({"whole": start(checkout, ["train", "run.yaml", "--out", "runs/whole", *DIVIDED], folder)})
@@ -285,7 +264,7 @@ def test_a_run_does_not_go_on_with_tables_that_are_no_longer_divided(
     workplace: Path, tmp_path: Path, checkout: Path
 ) -> None:
     copied(workplace, tmp_path)
-    more = ("model.tables=replicated", "train.epochs=13")
+    more = ("model.tables=replicated", "train.epochs=4")
     workers = {key: one for name in PARTIES for key, one in start_party(checkout, tmp_path, name, *more).items()}
     said = {key: " ".join(one.communicate(timeout=90)[1].split()) for key, one in workers.items()}
     assert {one.returncode for one in workers.values()} == {2}
@@ -299,9 +278,10 @@ def test_folders_of_workers_that_changed_places_are_refused(workplace: Path, tmp
     first.rename(tmp_path / "aside")
     second.rename(first)
     (tmp_path / "aside").rename(second)
-    more = ("train.epochs=13", "network.meeting_s=15")
-    workers = {key: one for name in PARTIES for key, one in start_party(checkout, tmp_path, name, *more).items()}
+    waiting, workers = (start_party(checkout, tmp_path, name, "train.epochs=4") for name in PARTIES)
     said = {key: " ".join(one.communicate(timeout=90)[1].split()) for key, one in workers.items()}
+    for one in waiting.values():  # for a paper that comes with the right ones
+        one.kill()
     assert {one.returncode for one in workers.values()} == {2}
     assert any("rows of tables here was 1 mod 2 and is 0 mod 2" in words for words in said.values()), said
 
@@ -317,7 +297,7 @@ def test_a_finished_run_that_is_started_again_writes_its_half_again(
     if not parted:
         for one in folders(tmp_path, "paper"):
             (one / FAREWELL_FILE).unlink()
-    said = finished(start_party(checkout, tmp_path, "paper", "network.meeting_s=5"))
+    said = finished(start_party(checkout, tmp_path, "paper", "network.meeting_s=1"))
     assert ("finished this run before" if parted else "and ends without them") in said["paper 0"]
     ours, known = (
         safetensors.torch.load_file(one / "weights.safetensors")

@@ -14,9 +14,9 @@ from torch import Tensor
 from splitvfl.config.sections import MODEL
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import DataError
+from splitvfl.learning.bootstrap import interval, paired_bootstrap
 from splitvfl.learning.tasks import Task, task_for
 from splitvfl.run import student
-from splitvfl.run.bootstrap import interval, paired_bootstrap
 from splitvfl.run.student import Lesson, Option, outputs_alone
 from tests.builders import ACTIVE, generator, party_data
 from tests.table_folders import click_data

@@ -40,6 +40,9 @@ from scripts.reproduce.shared.settings import Settings
 from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.defenses import GaussianIR
 
+# Whether own columns were judged is asked here, not how well they predict.
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 TINY = arrangements.shortened(arrangements.DIGITS)
 NOISE = OF_ACTIVATIONS[8]
 KEYS = {"claim", "published", "ours", "interval", "seeds", "verdict", "why"}

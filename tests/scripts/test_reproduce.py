@@ -49,6 +49,9 @@ from splitvfl.leakage.judging import ScoreKeeper
 from splitvfl.leakage.message_audit import AUDITORS
 from tests.run.forked import FORKS
 
+# Whether own columns were judged is asked here, not how well they predict.
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 SMALL = Problem(key="small", arguments={"name": "breast-cancer"}, batch_size=128, epochs=2)
 
 CLAIM = Claim(

@@ -36,6 +36,9 @@ from splitvfl.config.registry import built_in
 from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.metrics import leak_auc
 
+# Whether own columns were judged is asked here, not how well they predict.
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 # --- figures over seeds
 
 

@@ -330,7 +330,7 @@ def column_uses(
 
 def planned(
     names: Sequence[str],
-    kinds: Mapping[str, Kind],
+    found: Mapping[str, Kind | None],
     spec: TableSpec,
     parties: Sequence[PartyClaim],
     *,
@@ -338,9 +338,10 @@ def planned(
     name: str,
     hashing: Hashing | None = None,
     aligned: Alignment | None = None,
-    blank: Collection[str] = (),
 ) -> Plan:
-    """Return what is to be done with columns that hold these kinds; arguments and errors as above."""
+    """Return what is to be done with columns that hold these kinds, ``None`` without any value; the rest as above."""
+    kinds: dict[str, Kind] = {column: kind or "text" for column, kind in found.items()}
+    blank = [column for column, kind in found.items() if kind is None]
     uses = column_uses(names, kinds, spec, parties, where=where, hashing=hashing, blank=blank)
     division = uses.division
     ranges = as_ranges(spec.ranges)

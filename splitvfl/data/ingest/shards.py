@@ -148,7 +148,8 @@ def shard_statistics(
     sources = open_sources(spec, parties)
     spec = with_declared(spec, sources)
     kinds = _kinds(sources, spec, parties)
-    plan = _plan(sources, spec, parties, kinds, hashing=hashing, aligned=aligned)
+    names, where = sources[0].names, sources[0].name
+    plan = planned(names, kinds, spec, parties, where=where, name="statistics", hashing=hashing, aligned=aligned)
     with draft(target, overwrite=overwrite, holds=HOLDS, recognised=is_statistics, private=True) as folder:
         scratch = folder / ".scratch"
         scratch.mkdir()
@@ -192,28 +193,6 @@ def _kinds(sources: Sequence[Source], spec: TableSpec, parties: Sequence[PartyCl
     roles = spec.roles(names, source=where)
     # Without a value, an id or a label is a mistake, of which the look at the rows says where it is.
     return {name: known.get(name, "number" if name in roles else None) for name in needed}
-
-
-def _plan(
-    sources: Sequence[Source],
-    spec: TableSpec,
-    parties: Sequence[PartyClaim],
-    kinds: Mapping[str, Kind | None],
-    *,
-    hashing: Hashing | None,
-    aligned: Alignment | None,
-) -> Plan:
-    return planned(
-        sources[0].names,
-        {name: kind or "text" for name, kind in kinds.items()},
-        spec,
-        parties,
-        where=sources[0].name,
-        name="statistics",
-        hashing=hashing,
-        aligned=aligned,
-        blank=[name for name, kind in kinds.items() if kind is None],
-    )
 
 
 def _labels(learned: Statistics, spec: TableSpec) -> tuple[LabelCount, ...]:

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from splitvfl.claims import Claim, PerRecord
 from splitvfl.cut.chain import DefenseChain
-from splitvfl.cut.memoised import MemoisedNoise, defended_scores
 from splitvfl.defenses import GaussianIR, Rounding, ScoreNoise, noise_direction
 from splitvfl.errors import ArgumentError, PrivacyError
 from splitvfl.exchange.prediction import predict
 from splitvfl.hooks import Secrets
+from splitvfl.party.memoised import MemoisedNoise, defended_scores
 from tests.builders import generator
 from tests.exchange.test_scoring import linear_parties
 

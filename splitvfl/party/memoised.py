@@ -32,7 +32,7 @@ from splitvfl.cut.chain import DefenseChain
 from splitvfl.errors import ArgumentError, PrivacyError
 from splitvfl.hooks import hook_name
 from splitvfl.learning.randomness import keyed_generator, keyed_stream
-from splitvfl.messaging.messages import bytes_of
+from splitvfl.system.gpu_copies import bytes_of
 
 KEY_BYTES: Final = 32
 

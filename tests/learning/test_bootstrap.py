@@ -9,8 +9,8 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
+from splitvfl.learning.bootstrap import difference, measure_of, paired_bootstrap, units_of
 from splitvfl.learning.tasks import Binary, Multiclass, Regression, Task
-from splitvfl.run.bootstrap import difference, measure_of, paired_bootstrap, units_of
 
 
 @pytest.mark.parametrize("ties", [False, True])

@@ -1,6 +1,6 @@
 """Activations that cross once, as the label party keeps them: in memory, or in files of the run's folder.
 
-With a folder they lie in ``kept/``, one file of rows for each passive party (training records, then test records) and
+With a folder they lie in it, one file of rows for each passive party (training records, then test records) and
 an ``index.json``, all readable by their owner only; a run that is started again finds them there and asks for what is
 missing. What fits into ``memory_mib`` is read into memory once it is complete, anything larger is mapped and read row
 by row. Without a folder they are in memory, or refused.
@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,12 +25,14 @@ from torch import Tensor
 
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import CheckpointError, ConfigError, ProtocolError
-from splitvfl.exchange.base import KEPT_FOLDER
-from splitvfl.messaging.messages import bytes_of, dtype_named, name_of
+from splitvfl.hooks import Phase
+from splitvfl.learning.batches import PIECE_ROWS
+from splitvfl.messaging.messages import dtype_named, name_of
+from splitvfl.party.party import PassiveParty
+from splitvfl.system.gpu_copies import bytes_of
 from splitvfl.system.private_folder import private_folder
 from splitvfl.system.untrusted_files import UntrustedFile, open_own, write_json
 
-PIECE_ROWS = 4096
 MEMORY_MIB = 1024
 DISK_MIB = 65_536
 _INDEX = "index.json"
@@ -177,7 +179,7 @@ class Kept:
         pieces: What crosses.
         forms: By party, what its rows are.
         limits: How much may be kept.
-        folder: The run's folder; ``None`` keeps them in memory.
+        folder: Where they are kept; ``None`` keeps them in memory.
         records: What tells these records from others: a digest of their ids.
 
     Attributes:
@@ -194,7 +196,7 @@ class Kept:
         self.pieces, self.forms = pieces, dict(forms)
         self.done = 0
         self._limits, self._records = limits, records
-        self._folder = None if folder is None else folder / KEPT_FOLDER
+        self._folder = folder
         self._chains = {name: Chain(form) for name, form in self.forms.items()}
         self._rows: dict[str, Tensor] = {}
         self._check_limits()
@@ -270,10 +272,10 @@ class Kept:
 
     @classmethod
     def found(cls, folder: Path, names: Sequence[str], pieces: Pieces, *, limits: Limits, records: str) -> Kept | None:
-        """Return what a run's folder holds, after a check of every byte; ``None`` if it holds nothing.
+        """Return what a folder holds, after a check of every byte; ``None`` if it holds nothing.
 
         Args:
-            folder: The run's folder.
+            folder: Where they are kept.
             names: The passive parties.
             pieces: What crosses.
             limits: How much may be kept.
@@ -282,7 +284,7 @@ class Kept:
         Raises:
             CheckpointError: If it is damaged, or of other parties or records.
         """
-        path = folder / KEPT_FOLDER / _INDEX
+        path = folder / _INDEX
         file = UntrustedFile(path=path, remedy=_ANEW)
         index = file.json(_KeptIndex)
         if index is None:
@@ -299,7 +301,7 @@ class Kept:
             )
         kept = cls.__new__(cls)
         kept.pieces, kept.forms, kept.done = pieces, forms, index.pieces
-        kept._limits, kept._records, kept._folder = limits, records, folder / KEPT_FOLDER
+        kept._limits, kept._records, kept._folder = limits, records, folder
         kept._rows, kept._chains = {}, {name: Chain(form) for name, form in forms.items()}
         kept._check_files({name: one.digest for name, one in index.parties.items()})
         kept._open_rows()
@@ -381,6 +383,23 @@ def ids_digest(data: PartyData) -> str:
     digest = hashlib.sha256(json.dumps([data.train.count, data.test.count]).encode())
     for part in (data.train, data.test):
         digest.update(part.ids.cpu().contiguous().numpy().astype("<i8", copy=False).data)
+    return digest.hexdigest()
+
+
+def source_digest(party: PassiveParty, phases: Iterable[Phase]) -> str:
+    """Return a digest of all that a party's activations are made of: columns, bottom, and what its defenses claim."""
+    digest = hashlib.sha256()
+    for phase in phases:
+        digest.update(party.activation[phase].claimed().encode())
+    for name, value in party.bottom.state_dict().items():
+        digest.update(name.encode())
+        if isinstance(value, Tensor):  # a module may keep more than that
+            digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
+            digest.update(bytes_of(value.detach().cpu()))
+    for piece in Pieces.of(party.data):
+        records = (party.data.train if piece.part == "train" else party.data.test).rows(piece.positions)
+        for columns in records.columns:
+            digest.update(bytes_of(columns.cpu()))
     return digest.hexdigest()
 
 
