@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic
 
-from splitvfl.crypto.refusals import Refusals, journal_of
 from splitvfl.data.digests import refuse_changed_data
 from splitvfl.errors import ArgumentError, ConfigError, DataError, LinkError, ProtocolError
 from splitvfl.exchange.base import Exchange, Side, checked_side
@@ -35,6 +34,7 @@ from splitvfl.messaging.conversation import Half
 from splitvfl.net.driver import Correspondent
 from splitvfl.net.meeting import Meeting
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.party.refusals import Refusals, journal_of
 from splitvfl.run import checkpoint
 from splitvfl.run.party_folder import KEPT_CHECKPOINTS, PartyFolder
 from splitvfl.run.party_training import ActiveTraining, P, PartyTraining, PassiveTraining

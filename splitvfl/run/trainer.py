@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from splitvfl.crypto.engine import Engine
-from splitvfl.crypto.refusals import Refusals, journal_of
 from splitvfl.cut.layer import refuse_batch_mixing
 from splitvfl.data.digests import data_digests, refuse_changed_data
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
@@ -43,6 +42,7 @@ from splitvfl.messaging.conversation import Half, Recorder, converse
 from splitvfl.messaging.messages import Message
 from splitvfl.party.attaching import attach_defense, check_labels
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.party.refusals import Refusals, journal_of
 from splitvfl.run import checkpoint, written_files
 from splitvfl.run.column_seats import ColumnSeats
 from splitvfl.run.feature_seats import feature_leaks

@@ -28,7 +28,6 @@ from splitvfl.attacks.error_bounds import row_space, transformed_error
 from splitvfl.cli import main
 from splitvfl.data.load import load
 from splitvfl.data.transform import best_rotation, flip
-from splitvfl.defenses.revealed_weights import least_singular_value, shifted_error, weight_shift
 from splitvfl.errors import CheckpointError, ConfigError, DataError
 from splitvfl.leakage.column_moments import ColumnMoments
 from splitvfl.leakage.estimates import JudgedAttack
@@ -39,6 +38,7 @@ from splitvfl.leakage.reconstruction import (
     read_reconstruction,
     shown_views,
 )
+from splitvfl.learning.revealed_weights import least_singular_value, shifted_error, weight_shift
 from splitvfl.report.column_leaks import attack_rows
 from splitvfl.report.estimate_plots import drawn_estimates
 from splitvfl.report.report import write_report

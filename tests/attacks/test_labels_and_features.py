@@ -374,7 +374,7 @@ def test_a_loop_of_ones_own_has_it_with_the_columns_that_its_bottom_is_given() -
 
 
 def test_a_run_judges_it_as_an_attack_on_messages_with_canaries() -> None:
-    trainer = small_trainer(attacks=[LabelsAndFeaturesAttack()], canaries=20)
+    trainer = small_trainer(attacks=[LabelsAndFeaturesAttack()], audit=True, canaries=20)
     trainer.fit(1)
     party = next(iter(trainer.passives))
     found = trainer.summaries(party)["labels-and-features"]
