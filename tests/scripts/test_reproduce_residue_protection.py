@@ -388,7 +388,7 @@ def test_figures_have_the_published_settings() -> None:
 
 
 @pytest.fixture(scope="module")
-def quick_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def quick_run(one_code: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("residue-protection")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(DATA_FOLDER, raising=False)
