@@ -241,7 +241,7 @@ def tree(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     (tree / "splitvfl" / "exchange" / "echo.py").write_text(EXCHANGE, encoding="utf-8")
     exports = tree / "splitvfl" / "exchange" / "__init__.py"
-    insert(exports, "from splitvfl.exchange.hybrid", "from splitvfl.exchange.echo import Echo\n")
+    insert(exports, "    from splitvfl.exchange.hybrid", "    from splitvfl.exchange.echo import Echo\n")
     insert(exports, '"Hybrid", ', '"Echo", ')
     insert(exports, '            "splitvfl.exchange.hybrid"', '            "splitvfl.exchange.echo": ("Echo",),\n')
 
