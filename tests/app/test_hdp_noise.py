@@ -307,7 +307,9 @@ def test_receivers_use_no_more_than_the_proof_allows() -> None:
     assert trainer.active.top.intercept.item() == pytest.approx(step.item(), rel=1e-4)
 
 
-@pytest.mark.parametrize("text", [PAIR, TEXT], ids=["two", "three"])
+@pytest.mark.parametrize(
+    "text", [pytest.param(PAIR, id="two"), pytest.param(TEXT, id="three", marks=pytest.mark.slow(reason="a network"))]
+)
 def test_over_a_network_it_is_the_same_to_the_bit(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Equal noise has to come from equal seeds, which a deployed run under a claim refuses.
     monkeypatch.setattr(Deployment, "_check_noise_seed", lambda self: None)

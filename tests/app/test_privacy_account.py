@@ -292,6 +292,7 @@ def test_a_budget_that_cannot_be_is_refused(changes: tuple[str, ...], complaint:
 NETWORK = 'network: {listen: "127.0.0.1:PORT", plaintext_on_loopback: true, meeting_s: 60, message_s: 60}\n'
 
 
+@pytest.mark.slow(reason="trains over a network")
 def test_deployed_parties_end_alike_and_each_says_what_was_spent(tmp_path: Path) -> None:
     text = TEXT.replace('columns: ["mean *"]}', 'columns: ["mean *"], address: "127.0.0.1:PORT"}') + NETWORK
     text = text.replace("PORT", str(free_ports(1)[0]))

@@ -207,13 +207,14 @@ parties:
   shop: {role: passive, columns: ["worst *"]}
 model: {name: mlp, bottom: [16, 8], top_hidden: [8], dropout: 0.2}
 train:
-  epochs: 12
+  epochs: 5
   batch_size: 64
   seed: 3
   private_seed_for_experiments: 3
   noise_seed_for_experiments: 5
   early_stopping: {patience: 2, validation_every: 5}
 network: {listen: ":PORT", certificates: certs}
+audit: false
 defenses:
   - {name: asymmetric-response, detection_error: 0.45}
 """

@@ -153,7 +153,7 @@ def test_in_one_process_it_is_said_and_counted_too(tmp_path: Path, capsys: pytes
     assert "That is of the training alone" in page
     capsys.readouterr()
     # The audit says it of the claim itself.
-    assert main(["audit", str(run), "--draws", "400"]) == 0
+    assert main(["audit", str(run), "--draws", "400", "--seeds", "0"]) == 0
     assert f"parts of the logits of {2 * TESTS} records" in " ".join(capsys.readouterr().out.split())
     claims = json.loads((run / "audit.json").read_text())["defenses"][-1]["claims"]
     assert all(any(f"{2 * TESTS} records" in why for why in claim["why"]) for claim in claims)

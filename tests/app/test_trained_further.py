@@ -242,6 +242,7 @@ def both(begin: Callable[[str], object]) -> None:
         list(pool.map(begin, ("bank", "telecom")))
 
 
+@pytest.mark.slow(reason="trains and predicts over a network, twice")
 def test_over_a_network_counts_go_on_and_answers_of_two_models_share_no_noise(folder: Path, trained: Path) -> None:
     (port,) = free_ports(1)
     (folder / "party.yaml").write_text(NETWORK.format(folder=trained, port=port))

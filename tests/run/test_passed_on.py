@@ -11,9 +11,9 @@ from unittest import mock
 
 import pytest
 
-from splitvfl.crypto.refusals import journal_of
 from splitvfl.exchange import taylor
 from splitvfl.net.certs import make_certificates
+from splitvfl.party.refusals import journal_of
 from tests.run.parties import SHORT_KEYS, free_ports, start_party
 
 EXPERIMENT = """
