@@ -39,7 +39,7 @@ def quick_models() -> Iterator[None]:
     Intervals of figures are those of a hundred draws.
     """
     from splitvfl.leakage import own_columns, own_columns_many
-    from splitvfl.run import bootstrap
+    from splitvfl.learning import bootstrap
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (own_columns, own_columns_many):

@@ -182,7 +182,7 @@ def test_a_label_is_guessed_by_its_name_and_its_values(
 
 
 def test_an_experiment_that_is_there_is_left_alone(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    people().to_csv("bank.csv", index=False)
+    few(people()).to_csv("bank.csv", index=False)
     (here / "bank.yaml").write_text("mine")
 
     assert main(["init", "bank.csv"]) == 2
