@@ -56,7 +56,9 @@ class Linear(nn.Linear):
         super().__init__(inputs, outputs, bias=bias)
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew."""
+        """Draw the weights anew; of a layer without memory, nothing: torch would import its compiler for that."""
+        if self.weight.is_meta:
+            return
         _INITS[self.init](self.weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)

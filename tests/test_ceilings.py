@@ -40,7 +40,7 @@ FOLDERS = {
     "penalties": (500, 6),
     "privacy": (2_400, 18),
     "report": (3_900, 23),
-    "run": (6_150, 43),
+    "run": (6_150, 44),
     "sklearn": (10, 1),
     "splitvfl": (120, 1),
     "system": (700, 11),
@@ -50,7 +50,7 @@ FOLDERS = {
 # Code lines of all modules that one imports, directly or not. Imports inside functions count.
 REACH = {
     "cut.split_model": 7_410,  # SplitModel
-    "run.trainer": 19_800,  # Trainer
+    "run.trainer": 18_000,  # Trainer
     "cli.training": 38_700,
     "cli.prediction": 29_200,
     "cli.serving": 29_900,
@@ -60,9 +60,9 @@ REACH = {
 MANY_PARAMETERS = 8
 CALLABLES_WITH_MANY_PARAMETERS = 8
 
-METHODS = 62  # of one class, with those that it inherits from others of the package
+METHODS = 54  # of one class, with those that it inherits from others of the package
 HOLDERS_OF_THE_WHOLE_CONFIG = 60  # functions that take an ExperimentConfig, and types that have one
-ARROWS = 140  # from one folder to another whose modules it imports
+ARROWS = 138  # from one folder to another whose modules it imports
 
 WHY = "Take something away, or explain in the commit what a higher ceiling buys the reader."
 

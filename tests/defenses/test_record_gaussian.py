@@ -382,8 +382,16 @@ RUNS: dict[str, tuple[Callable[[], list[Any]], float]] = {
 }
 
 
-@pytest.mark.parametrize("audit", [False, True])
-@pytest.mark.parametrize("name", RUNS)
+audited = pytest.mark.slow(reason="three audited runs of each defense")
+
+
+@pytest.mark.parametrize(
+    ("name", "audit"),
+    [
+        *((name, False) for name in RUNS),
+        *(pytest.param(name, True, marks=[] if name == "record-gaussian" else audited) for name in RUNS),
+    ],
+)
 def test_everything_of_a_run_is_the_same_to_the_bit_where_noise_makes_good_for_a_label(name: str, audit: bool) -> None:
     """The promise, end to end: a label enters the run through its noisy target alone, weights of the top included."""
     make, mu = RUNS[name]

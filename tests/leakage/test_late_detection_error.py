@@ -27,7 +27,7 @@ def test_what_the_model_predicts_is_no_part_of_it(make: Any, monkeypatch: pytest
 
     monkeypatch.setattr(Audit, "__init__", kept)
     table, labels = load_breast_cancer(return_X_y=True)
-    model = SplitClassifier({"lab": slice(10, None)}, random_state=0, epochs=12, defenses=[make(detection_error=0.4)])
+    model = SplitClassifier({"lab": slice(10, None)}, random_state=0, epochs=8, defenses=[make(detection_error=0.4)])
     model.fit(table, labels)
 
     (audit,) = made

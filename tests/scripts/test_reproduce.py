@@ -409,7 +409,7 @@ def test_slopes_are_the_means_of_each_class() -> None:
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def quick(one_code: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     out = tmp_path_factory.mktemp("reproduce")
     with pytest.MonkeyPatch.context() as patch:
         # Less than one epoch of the generated clicks: what CI's run of the command does takes longer.
