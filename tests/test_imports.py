@@ -136,6 +136,10 @@ def test_there_are_no_circles() -> None:
         ("from splitvfl import SplitModel", {"splitvfl"}),
         ("from splitvfl.cut.layer import CutLayer", {"cut.layer"}),
         ("def f():\n    from splitvfl.data.load import load", {"data.load"}),
+        ("try:\n    pass\nexcept E:\n    import splitvfl.net", {"net"}),
+        ("try:\n    pass\nfinally:\n    import splitvfl.net", {"net"}),
+        ("if a:\n    pass\nelse:\n    import splitvfl.net", {"net"}),
+        ("match a:\n    case 1:\n        import splitvfl.net", {"net"}),
         ("import torch", set()),
     ],
 )
