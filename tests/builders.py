@@ -25,6 +25,10 @@ def generator(*purpose: object) -> torch.Generator:
     return torch.Generator().manual_seed(zlib.crc32(repr(purpose).encode()))
 
 
+def random(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
 def record_ids(count: int, *, first: int = 0) -> Tensor:
     """Ids in no order, some below zero and some beyond 2**40: nothing that could be mistaken for a row number."""
     numbers = torch.arange(first, first + count)

@@ -18,8 +18,8 @@ from splitvfl.errors import SplitVFLError
 from splitvfl.hooks import Attack, Auxiliary, View, call_attack, moment_of, target_of
 from splitvfl.run.feature_seats import feature_leaks
 from splitvfl.run.trainer import Trainer
-from tests.builders import linear_trainer, small_trainer
-from tests.test_contract import ROWS, final_view, ids_of, labels_of, prediction_view, random, training_view
+from tests.builders import linear_trainer, random, small_trainer
+from tests.test_contract import ROWS, final_view, ids_of, labels_of, prediction_view, training_view
 
 # What own columns predict is never asked here, only whether it was judged.
 pytestmark = pytest.mark.usefixtures("few_rounds")

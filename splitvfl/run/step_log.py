@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +30,15 @@ class StepLog:
             folder: The run's; ``None``: nothing is kept.
             going_on_from: The step from which the run goes on with the log that lies there; ``None``: it begins anew.
         """
-        resume_at = None if going_on_from is None else (self._offset, going_on_from)
-        self.monitor = Monitor(folder, resume_at=resume_at)
+        self.monitor = Monitor(folder, resume_at=None if going_on_from is None else (self._offset, going_on_from))
 
-    def add(self, parties: Iterable[Party], seconds: float) -> dict[str, float]:
+    def add(self, parties: Sequence[Party], seconds: float) -> dict[str, float]:
         """Count a step that was just done, and return what the defenses of these parties logged of it.
 
         Args:
             parties: Those that are trained here.
             seconds: That they took for it.
         """
-        parties = list(parties)
         self._seconds += seconds
         measured = {tag: value for party in parties for tag, value in party.measurements.items()}
         totals = frozenset().union(*(party.running_totals for party in parties))

@@ -65,7 +65,7 @@ def test_passive_parties_have_the_order_of_the_experiment(folder: Path) -> None:
 
 
 def test_a_run_on_tables_learns_what_a_run_in_memory_learns(folder: Path) -> None:
-    config = experiment(folder)
+    config = experiment(folder, "audit=false")
     memory = click_data()
     ordered = {name: memory.passives[name] for name in ("bank", "publisher")}
     in_memory = type(memory)(memory.name, memory.task, memory.classes, memory.active, ordered, memory.description)

@@ -120,7 +120,15 @@ def killed_before(name: str) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("moment", ["_write_run", "_save_weights", "Trainer.save", "show_on_board"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "_write_run",
+        pytest.param("_save_weights", marks=pytest.mark.slow(reason="a process, and two trainings")),
+        pytest.param("Trainer.save", marks=pytest.mark.slow(reason="a process, and two trainings")),
+        "show_on_board",
+    ],
+)
 def test_a_run_that_is_killed_between_its_checkpoint_and_its_figures_is_finished_by_the_next_start(moment: str) -> None:
     number = numbers()
     assert predict() == 0

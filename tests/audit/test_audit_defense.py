@@ -226,7 +226,7 @@ TRUE: dict[str, tuple[Callable[[], Defense], dict[str, Any], str]] = {
 
 
 # Of the same kind as one before.
-OTHERS = ("Add to two parties", "discrete Laplace", "discrete sampler", "targets, fresh", "a record's rows of a run")
+OTHERS = ("Add to two parties", "discrete Laplace", "targets, fresh", "a record's rows of a run")
 
 
 @pytest.mark.parametrize("true", [pytest.param(true, marks=longer if true in OTHERS else []) for true in TRUE])

@@ -32,16 +32,13 @@ from splitvfl.models import LinearTop
 from splitvfl.party.attaching import promises_of
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy import gaussian_delta
+from tests.builders import random
 
 NORMAL = NormalDist()
 MU = 1.2
 DRAWS = 200_000
 # Of a share of half of them: four standard errors, .006. Noise too small by a factor of √2 would show as .08.
 NEAR = 4 * 0.5 / math.sqrt(DRAWS / 2)
-
-
-def random(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def one_record(labels: Tensor, outputs: Tensor, jacobian: Tensor, **settings: Any) -> LabelGradients:

@@ -105,6 +105,7 @@ model: {name: mlp, bottom: [8], top_hidden: [4]}
 exchange: {name: one-way, bottom: pca, width: 5}
 train: {epochs: 2, batch_size: 64, early_stopping: {patience: 1}, optimizer: {name: adam, lr: 0.01}}
 network: {listen: "127.0.0.1:PORT", plaintext_on_loopback: true, meeting_s: 30, message_s: 10, retries: 2}
+audit: false
 defenses:
   - {name: gaussian-ir, clip: 1.0, sigma: 0.1}
 """

@@ -32,6 +32,7 @@ train:
   checkpoint_every_steps: 1
   optimizer: {name: sgd, lr: 0.02}
 network: {listen: "127.0.0.1:PORT", certificates: certs, meeting_s: 60, message_s: 60}
+audit: false
 """
 DEADLINE_S = 120
 

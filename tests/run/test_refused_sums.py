@@ -34,6 +34,7 @@ train:
   checkpoint_every_steps: 1
   optimizer: {name: sgd, lr: 0.02}
 network: {listen: "127.0.0.1:PORT", certificates: certs, meeting_s: 60, message_s: 30}
+audit: false
 """
 DEADLINE_S = 120
 
