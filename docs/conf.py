@@ -1,4 +1,7 @@
-"""Settings of the documentation: `make docs`, or `sphinx-build -W docs docs/_build/html`."""
+"""Settings of the documentation: `make docs`, or `sphinx-build -W docs docs/_build/html`.
+
+With `-t sources` it has the source of every module too.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ project = "splitvfl"
 author = "the splitvfl authors"
 release = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+if tags.has("sources"):  # type: ignore[name-defined] # noqa: F821 - Sphinx puts it here
+    # A page of the source of every module takes two thirds of the time: for what is published, not for a check.
+    extensions.append("sphinx.ext.viewcode")
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
