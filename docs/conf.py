@@ -21,9 +21,6 @@ author = "the splitvfl authors"
 release = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-if tags.has("sources"):  # type: ignore[name-defined] # noqa: F821 - Sphinx puts it here
-    # A page of the source of every module takes two thirds of the time: for what is published, not for a check.
-    extensions.append("sphinx.ext.viewcode")
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
@@ -88,4 +85,7 @@ def setup(app: Any) -> dict[str, bool]:
         source[0] = filled_in(source[0])
 
     app.connect("source-read", fill)
+    # A page of the source of every module takes two thirds of the time: for what is published, not for a check.
+    if app.tags.has("sources"):
+        app.setup_extension("sphinx.ext.viewcode")
     return {"parallel_read_safe": True, "parallel_write_safe": True}
