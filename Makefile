@@ -60,8 +60,8 @@ format: $(VENV)/.installed-dev ## format the code and repair what can be repaire
 types: $(VENV)/.installed-dev ## check the types
 	$(BIN)/mypy
 
-docs: $(VENV)/.installed-dev ## build the documentation in docs/_build; warnings are errors
-	$(BIN)/python -m sphinx -W --keep-going -q -j auto -b html docs docs/_build/html
+docs: $(VENV)/.installed-dev ## build the documentation in docs/_build; warnings are errors (DOCS="-t sources": with the sources)
+	$(BIN)/python -m sphinx $(DOCS) -W --keep-going -q -j auto -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 reproduction: $(VENV)/.installed-dev ## a paper on a little data, in seconds; fails where what is proved does not hold

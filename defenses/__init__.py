@@ -18,7 +18,6 @@ from splitvfl.defenses.multiplicative_laplace_residue import MultiplicativeLapla
 from splitvfl.defenses.purification import Purification
 from splitvfl.defenses.randomised_response import RandomisedResponse
 from splitvfl.defenses.record_gaussian import RecordGaussian
-from splitvfl.defenses.revealed_weights import rotated_weights, weight_shift
 from splitvfl.defenses.rounding import Rounding
 from splitvfl.defenses.score_noise import ScoreNoise
 from splitvfl.defenses.solve_sumkl import solve_sumkl
@@ -26,6 +25,7 @@ from splitvfl.defenses.sumkl import SumKL
 from splitvfl.defenses.top_k import TopK
 from splitvfl.defenses.top_one import TopOne
 from splitvfl.learning.noise_direction import noise_direction
+from splitvfl.learning.revealed_weights import rotated_weights, weight_shift
 
 __all__ = [
     "AbstainingResponse",

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 from torch import nn
 
-from splitvfl.data.columns import PartyData
 from splitvfl.errors import ConfigError
 from splitvfl.learning.glm_losses import GLMLoss, GLMLossName, glm_loss
 from splitvfl.learning.tasks import Task
 from splitvfl.models.linear import Init, LinearRecipe, LinearTop
+
+if TYPE_CHECKING:
+    from splitvfl.data.columns import PartyData
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from splitvfl.data.columns import PartyData
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.learning.tasks import Task
 from splitvfl.party.recipe import Recipe
+
+if TYPE_CHECKING:
+    from splitvfl.data.columns import PartyData
 
 Init = Literal["xavier", "zero", "kaiming", "normal"]
 _INITS: Mapping[Init, Callable[[Tensor], Tensor]] = {
@@ -54,7 +56,9 @@ class Linear(nn.Linear):
         super().__init__(inputs, outputs, bias=bias)
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew."""
+        """Draw the weights anew; of a layer without memory, nothing: torch would import its compiler for that."""
+        if self.weight.is_meta:
+            return
         _INITS[self.init](self.weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from splitvfl.data.columns import PartyData
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.learning.sampled import Sampled
 from splitvfl.learning.tasks import Task
 from splitvfl.party.recipe import Held, HiddenWidths, Recipe, Widths, check_size, weights_of_layers
+
+if TYPE_CHECKING:
+    from splitvfl.data.columns import PartyData
 
 
 class MLP(nn.Module):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from splitvfl.data.columns import PartyData
 from splitvfl.errors import ArgumentError, DataError
 from splitvfl.learning.tasks import Task
 from splitvfl.party.recipe import Recipe, Width
+
+if TYPE_CHECKING:
+    from splitvfl.data.columns import PartyData
 
 _ROWS = 4096
 

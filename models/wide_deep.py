@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from splitvfl.data.columns import Columns, PartyData
 from splitvfl.errors import ArgumentError, ConfigError, DataError, shown, suggestion
 from splitvfl.learning.tasks import Task
 from splitvfl.models.mlp import MLP
 from splitvfl.party.recipe import Count, Held, Recipe, Widths, check_size, weights_of_layers
 from splitvfl.team.sharded_table import ShardedTable
 from splitvfl.team.team import Team
+
+if TYPE_CHECKING:
+    from splitvfl.data.columns import Columns, PartyData
 
 _MOST_EMBEDDING = 4096
 _MOST_BUCKETS = 2**31 - 1  # as for hashed columns, whose codes have 32 bits

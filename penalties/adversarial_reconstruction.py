@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from splitvfl.errors import ArgumentError
-from splitvfl.hooks import Held
+
+if TYPE_CHECKING:
+    from splitvfl.hooks import Held
 
 _MOST_RECORDS = 2**20
 _MOST_HIDDEN = 4096

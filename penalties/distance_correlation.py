@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -11,7 +11,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from splitvfl.errors import ArgumentError
-from splitvfl.hooks import Held
+
+if TYPE_CHECKING:
+    from splitvfl.hooks import Held
 
 _MOST_RECORDS = 4096  # whose distances in pairs are 64 MiB in float32
 

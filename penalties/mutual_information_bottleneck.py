@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from splitvfl.hooks import Held, Scope
+if TYPE_CHECKING:
+    from splitvfl.hooks import Held, Scope
 
 
 class MutualInformationBottleneck:

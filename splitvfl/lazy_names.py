@@ -17,15 +17,16 @@ def lazy_names(
 
     Args:
         package: Its name.
-        homes: By module: its names that are the package's too. Under the package's own name are its public modules.
+        homes: By module: its names that are the package's too. Under the package's own name are its public modules. The
+            modules are there by their own names too, as if the package had imported them.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 
     def getattribute(name: str) -> Any:
-        home = home_of.get(name)
-        if home is None:
+        home, module = home_of.get(name), f"{package}.{name}"
+        if home is None and module not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = import_module(f"{package}.{name}") if home == package else getattr(import_module(home), name)
+        value = import_module(module) if home in (None, package) else getattr(import_module(home), name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -25,6 +25,10 @@ def generator(*purpose: object) -> torch.Generator:
     return torch.Generator().manual_seed(zlib.crc32(repr(purpose).encode()))
 
 
+def random(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
 def record_ids(count: int, *, first: int = 0) -> Tensor:
     """Ids in no order, some below zero and some beyond 2**40: nothing that could be mistaken for a row number."""
     numbers = torch.arange(first, first + count)
@@ -112,10 +116,14 @@ def small_trainer(
     sizes: dict[str, int] | None = None,
     **settings: Any,
 ) -> Trainer:
-    """A trainer over fresh parties: called twice, it gives equal ones that share nothing."""
+    """A trainer over fresh parties: called twice, it gives equal ones that share nothing.
+
+    No auditor watches unless a test says ``audit=True``: it would take three quarters of a small run's time.
+    """
     common: dict[str, Any] = {"dropout": dropout, "optimizer": optimizer, **(sizes or {})}
     passives = {name: passive_party(name, **common) for name in names}
-    return Trainer(active_party(len(names), task=task, **common), passives, **{"batch_size": 16, **settings})
+    settings = {"batch_size": 16, "audit": False, **settings}
+    return Trainer(active_party(len(names), task=task, **common), passives, **settings)
 
 
 def linear_trainer(*, features: int = 3, outputs: int = 1, bias: bool = False, **settings: Any) -> Trainer:

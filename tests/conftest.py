@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.boosting import few_rounds_of_boosting
+from tests.boosting import few_rounds_of_boosting, quick_models
 from tests.tiers import has_none_of, slow_files
 
 # Large libraries are imported where they are needed: the process that only hands out tests needs none.
@@ -151,6 +151,17 @@ def few_rounds() -> Iterator[None]:
     first test that uses it to the end of its module, so that runs which several tests share have it too.
     """
     with few_rounds_of_boosting():
+        yield
+
+
+@pytest.fixture(scope="module")
+def quick_own_models() -> Iterator[None]:
+    """Judge what own columns predict by linear equations: for modules that ask only whether it was judged.
+
+    The models that users have take most of the time of a short run, few rounds of them too. It holds for the module,
+    as ``few_rounds`` does.
+    """
+    with quick_models():
         yield
 
 

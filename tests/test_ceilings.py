@@ -16,31 +16,31 @@ from tests.test_imports import FILES
 # few more: an attack, a defense, a model, a penalty or an exchange takes three edits, and none of them is here.
 FOLDERS = {
     "__main__": (10, 1),
-    "app": (12_200, 78),
+    "app": (12_210, 78),
     "attacks": (6_500, 75),
     "audit": (1_200, 10),
     "claims": (600, 6),
     "cli": (2_400, 17),
     "config": (2_740, 13),
-    "crypto": (1_900, 26),
+    "crypto": (1_840, 25),
     "cut": (1_520, 11),
     "data": (10_620, 77),
-    "defenses": (2_900, 40),
+    "defenses": (2_790, 39),
     "errors": (110, 1),
     "exchange": (4_640, 34),
     "hooks": (810, 1),
     "lazy_names": (30, 1),
     "leakage": (5_910, 53),
-    "learning": (2_520, 27),
+    "learning": (2_640, 28),
     "messaging": (400, 5),
     "metrics": (250, 1),
     "models": (900, 10),
     "net": (1_800, 10),
-    "party": (1_660, 13),
+    "party": (1_720, 14),
     "penalties": (500, 6),
     "privacy": (2_400, 18),
     "report": (3_900, 23),
-    "run": (6_150, 43),
+    "run": (6_100, 44),
     "sklearn": (10, 1),
     "splitvfl": (120, 1),
     "system": (700, 11),
@@ -49,20 +49,20 @@ FOLDERS = {
 
 # Code lines of all modules that one imports, directly or not. Imports inside functions count.
 REACH = {
-    "cut.split_model": 7_500,  # SplitModel
-    "run.trainer": 22_100,  # Trainer
-    "cli.training": 41_400,
-    "cli.prediction": 36_800,
-    "cli.serving": 35_500,
+    "cut.split_model": 7_410,  # SplitModel
+    "run.trainer": 18_000,  # Trainer
+    "cli.training": 38_500,
+    "cli.prediction": 29_200,
+    "cli.serving": 29_900,
 }
 
 # Arguments of public functions, methods and constructors outside the command line.
 MANY_PARAMETERS = 8
-CALLABLES_WITH_MANY_PARAMETERS = 13
+CALLABLES_WITH_MANY_PARAMETERS = 8
 
-METHODS = 62  # of one class, with those that it inherits from others of the package
+METHODS = 54  # of one class, with those that it inherits from others of the package
 HOLDERS_OF_THE_WHOLE_CONFIG = 60  # functions that take an ExperimentConfig, and types that have one
-ARROWS = 140  # from one folder to another whose modules it imports
+ARROWS = 138  # from one folder to another whose modules it imports
 
 WHY = "Take something away, or explain in the commit what a higher ceiling buys the reader."
 

@@ -70,6 +70,20 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     return folder / "runs/credit", out.getvalue(), errors.getvalue()
 
 
+COMPARED = ["train.epochs=1", "--defenses", "none,max-norm", "--seeds", "2"]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder in which two defenses were compared under two seeds, and what was written to the terminal."""
+    folder, out = tmp_path_factory.mktemp("compared"), io.StringIO()
+    (folder / "credit.yaml").write_text(EXPERIMENT)
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out):
+        patch.chdir(folder)
+        assert main(["compare", "credit.yaml", *COMPARED]) == 0
+    return folder, out.getvalue()
+
+
 @pytest.fixture
 def finished(experiment: Path, one_epoch: Path) -> Path:
     """A copy of it where ``train`` writes the experiment's run."""
@@ -92,6 +106,7 @@ def wait_for_checkpoint(process: Command, folder: Path, step: int) -> None:
     pytest.fail("no checkpoint within a minute")
 
 
+@pytest.mark.slow(reason="a process that is killed, and two runs")
 def test_a_run_killed_at_a_random_step_and_resumed_ends_with_the_weights_of_an_uninterrupted_one(
     experiment: Path,
 ) -> None:
@@ -164,9 +179,9 @@ def test_a_run_is_not_resumed_with_other_settings_but_may_be_prolonged_and_then_
     assert "epochs: 2" in (finished / "experiment.yaml").read_text()
 
 
-def test_a_comparison_goes_on_where_it_was_stopped(experiment: Path) -> None:
-    arguments = ["compare", str(experiment), "train.epochs=1", "--defenses", "none,max-norm", "--seeds", "1"]
-    assert main(arguments) == 0
+def test_a_comparison_goes_on_where_it_was_stopped(experiment: Path, compared: tuple[Path, str]) -> None:
+    shutil.copytree(compared[0] / "runs", "runs")
+    arguments = ["compare", str(experiment), *COMPARED]
     finished = Path("runs/credit-compare/none/seed-0/summary.json").read_text()
     unfinished = Path("runs/credit-compare/max-norm/seed-0")
     (unfinished / "summary.json").unlink()
@@ -306,19 +321,13 @@ def test_bad_input_gets_a_clear_error(
         assert "least-squares" in read_summary(Path("runs/credit")).parties["lab"].unavailable
 
 
-def test_compare_writes_a_report_with_every_defense_and_seed(
-    experiment: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = main(["compare", str(experiment), "train.epochs=1", "--defenses", "none,max-norm", "--seeds", "2"])
+def test_compare_writes_a_report_with_every_defense_and_seed(compared: tuple[Path, str]) -> None:
+    folder, shown = compared[0] / "runs/credit-compare", compared[1]
 
-    assert code == 0
-    assert {path.parent.name for path in Path("runs/credit-compare").glob("*/*/summary.json")} == {"seed-0", "seed-1"}
-    assert {path.parent.parent.name for path in Path("runs/credit-compare").glob("*/*/summary.json")} == {
-        "none",
-        "max-norm",
-    }
-    assert "max-norm" in Path("runs/credit-compare/report.html").read_text()
-    assert "max-norm" in capsys.readouterr().out
+    assert {path.parent.name for path in folder.glob("*/*/summary.json")} == {"seed-0", "seed-1"}
+    assert {path.parent.parent.name for path in folder.glob("*/*/summary.json")} == {"none", "max-norm"}
+    assert "max-norm" in (folder / "report.html").read_text()
+    assert "max-norm" in shown
 
 
 def test_compare_cuts_a_model_elsewhere_and_makes_the_cut_wider_and_narrower(
@@ -452,7 +461,11 @@ def test_too_few_positives_for_the_baseline_do_not_stop_training(experiment: Pat
     assert read_summary(Path("runs/credit")).parties["lab"].own_columns_auc is None
 
 
-@pytest.mark.parametrize("meaningful", [True, False], ids=["labels", "labels that mean nothing"])
+@pytest.mark.parametrize(
+    "meaningful",
+    [True, pytest.param(False, marks=pytest.mark.slow(reason="1,500 records of noise"))],
+    ids=["labels", "labels that mean nothing"],
+)
 def test_completion_after_training_reaches_summary_table_and_page(
     experiment: Path, capsys: pytest.CaptureFixture[str], *, meaningful: bool
 ) -> None:

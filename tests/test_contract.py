@@ -41,6 +41,7 @@ from splitvfl.leakage.alphabets import finite
 from splitvfl.learning.label_gradients import LabelGradients, mean_cross_entropy
 from splitvfl.metrics import leak_auc
 from splitvfl.models import Linear, LinearTop
+from tests.builders import random
 from tests.saving import through_disk
 
 
@@ -178,10 +179,6 @@ OF_RESIDUES = {hook_name(row.make()) for row in DEFENSES.values() if row.residue
 OF_GRADIENTS = [name for name, row in DEFENSES.items() if crossing_of(row.make()) == "gradient"]
 
 ROWS = 24
-
-
-def random(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def labels_of(seed: int = 0) -> Tensor:

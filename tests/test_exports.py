@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from splitvfl.lazy_names import lazy_names
+
 PACKAGES = [
     "splitvfl",
     "splitvfl.attacks",
@@ -93,6 +95,15 @@ def test_dir_shows_no_module_of_a_package_whose_names_are_lazy(name: str) -> Non
     importlib.import_module("splitvfl.run.trainer")
 
     assert [shown for shown in dir(package) if not shown.startswith("__")] == package.__all__
+
+
+def test_a_module_whose_names_are_lazy_is_there_by_its_own_name() -> None:
+    """Users write ``splitvfl.privacy.solvable.prevention`` without importing the module."""
+    getattribute, _ = lazy_names("splitvfl.privacy", {"splitvfl.privacy.solvable": ("SummedTraining",)})
+
+    assert getattribute("solvable") is importlib.import_module("splitvfl.privacy.solvable")
+    with pytest.raises(AttributeError, match="has no attribute 'sensitivity'"):
+        getattribute("sensitivity")
 
 
 @pytest.mark.slow(reason="imports all libraries in a new process")

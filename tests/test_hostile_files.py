@@ -21,7 +21,6 @@ from splitvfl.app.serving_noise import noise_key, note_settings
 from splitvfl.cli import main
 from splitvfl.config.sections import kept_text
 from splitvfl.crypto.keys import PrivateKey
-from splitvfl.crypto.refusals import Refusals
 from splitvfl.data import alignment, schema, shard_files, store
 from splitvfl.data.ingest import statistics
 from splitvfl.data.ranges import read_ranges
@@ -29,6 +28,7 @@ from splitvfl.errors import CheckpointError, ConfigError, CryptoError, DataError
 from splitvfl.leakage import reconstruction, shown_records
 from splitvfl.leakage.monitor import read_metrics
 from splitvfl.party.kept import Kept, Limits, Pieces
+from splitvfl.party.refusals import Refusals
 from splitvfl.report import audit_file, releases
 from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint, half_folder, ledger_file

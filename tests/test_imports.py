@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -69,11 +70,20 @@ def source_files() -> dict[str, Path]:
 FILES = source_files()
 
 
+def statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """Yield every statement below a node, and go into no expression: there are ten times as many."""
+    for name in ("body", "orelse", "handlers", "finalbody", "cases"):
+        for child in getattr(node, name, ()):
+            if isinstance(child, ast.stmt):
+                yield child
+            yield from statements(child)
+
+
 @cache
 def own_imports(path: Path) -> frozenset[str]:
     """Return the project's modules that a file imports, inside functions and ``TYPE_CHECKING`` blocks too."""
     names: list[str] = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in statements(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -126,6 +136,10 @@ def test_there_are_no_circles() -> None:
         ("from splitvfl import SplitModel", {"splitvfl"}),
         ("from splitvfl.cut.layer import CutLayer", {"cut.layer"}),
         ("def f():\n    from splitvfl.data.load import load", {"data.load"}),
+        ("try:\n    pass\nexcept E:\n    import splitvfl.net", {"net"}),
+        ("try:\n    pass\nfinally:\n    import splitvfl.net", {"net"}),
+        ("if a:\n    pass\nelse:\n    import splitvfl.net", {"net"}),
+        ("match a:\n    case 1:\n        import splitvfl.net", {"net"}),
         ("import torch", set()),
     ],
 )

@@ -14,7 +14,8 @@ from splitvfl.hooks import crossing_of, hook_name, shifts_scores_of
 from splitvfl.learning.tasks import Binary
 from splitvfl.models import logistic_loss
 from splitvfl.sklearn import SplitClassifier
-from tests.test_contract import DEFENSES, call_defense, random, secrets
+from tests.builders import random
+from tests.test_contract import DEFENSES, call_defense, secrets
 from tests.test_contract_penalties import PENALTIES
 
 # A minute of training its adversary.

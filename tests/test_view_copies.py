@@ -187,7 +187,7 @@ class Known:
 
 
 def trained(*attacks: Any, defenses: tuple[Any, ...] = ()) -> Trainer:
-    trainer = small_trainer(attacks=attacks, defenses=defenses, known_positives=3, known_negatives=3)
+    trainer = small_trainer(attacks=attacks, defenses=defenses, known_positives=3, known_negatives=3, audit=True)
     trainer.fit(2)
     return trainer
 

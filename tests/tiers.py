@@ -16,6 +16,7 @@ TESTS = Path(__file__).resolve().parent
 
 # Patterns of files beside this one, and why these have no quick form.
 SLOW_FILES: Mapping[str, str] = {
+    "app/test_estimator_checks.py": "a hundred checks, most of which train",
     "audit/test_every_seed.py": "an audit of each true claim in every seed",
     "pages/test_python_page.py": "every example of the page, one after the other",
     "penalties/test_against_ridge.py": "readers behind each penalty, in several seeds",

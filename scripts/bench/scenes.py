@@ -21,7 +21,6 @@ from splitvfl.crypto import owner
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.obfuscators import FixedBase
 from splitvfl.crypto.paillier import generate_keys
-from splitvfl.crypto.refusals import Refusals
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.data.id_column import id_digest
 from splitvfl.defenses import ScoreNoise
@@ -63,6 +62,7 @@ from splitvfl.net.driver import Correspondent, drive
 from splitvfl.net.link import Link, Stream, greeted
 from splitvfl.net.pipes import Pipe
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.party.refusals import Refusals
 from splitvfl.party.scorer import Scorer
 
 ACTIVE, PASSIVES = "bank", ("telecom", "shop")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from splitvfl.app.hdp_plan import HdpPlan
 from splitvfl.audit import DefenseAudit
 from splitvfl.audit.ceilings import Ceiling, error_ceiling, gaussian_ceiling, pure_ceiling
 from splitvfl.claims import GaussianDP, PureDP, claims_of, sentence
-from splitvfl.defenses import CoefficientNoise
+from splitvfl.config.registry import built_in
 from splitvfl.hooks import hook_name
 from splitvfl.party.attaching import label_promises_of_run
 from splitvfl.privacy.accounting import Own, PrivacyBudget, Spent
@@ -111,9 +111,10 @@ class Guarantees:
         releases = f"its own {counted(epochs, 'message')}"
         beside = "what a label moves in later messages of others is left out"
         found: list[Ceiling] = []
+        on_coefficients = built_in("defenses")["coefficient-noise"]
         for defense in dict.fromkeys(defense for cut in self._active.cuts.values() for defense in cut.gradient):
             draws = 1 if getattr(defense, "one_draw", False) else readers
-            if isinstance(defense, CoefficientNoise) and not self._trainer.exchange.sums_only:
+            if isinstance(defense, on_coefficients) and not self._trainer.exchange.sums_only:
                 mu = math.sqrt(epochs * draws) * self._apart(defense) / defense.sigma
                 by = f"Gaussian noise of σ = {defense.sigma:.3g} on {releases}: μ = {mu:.3g}; {beside}."
                 found.append(gaussian_ceiling(mu, by))
@@ -127,10 +128,11 @@ class Guarantees:
                     found.append(pure_ceiling(epochs * claim.epsilon, by))
         return min(found, key=lambda each: each.right, default=None)
 
-    def _apart(self, defense: CoefficientNoise) -> float:
+    def _apart(self, defense: Any) -> float:
         """Return how far two labels move a coefficient."""
         if self._plan is None or self._plan.loss.name == "logistic":
-            return defense.scale  # as its own documentation has it: 1, or Taylor's 4
+            scale: float = defense.scale  # as its own documentation has it: 1, or Taylor's 4
+            return scale
         return self._plan.constants.span
 
     # --- where they come from

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import platform
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -17,6 +17,7 @@ from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import PartyData
 from splitvfl.data.id_rules import FIRST_RULE, ID_RULE, RuleVersion, SplitBy
 from splitvfl.data.schema import Role
+from splitvfl.privacy import Solvable
 from splitvfl.report.provenance import (
     BEGUN_FILE,
     PartyRecord,
@@ -41,6 +42,23 @@ class _Noted(msgspec.Struct):
     key: str
     id_rule: Literal["1", "2"] = "1"
     split_by: SplitBy = "labels"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The command that asked for a run.
+
+    Attributes:
+        words: As it may be shown; empty for a run that Python asked for.
+        foreseen: Told what partners can compute of labels, before anything is trained; what it raises ends the run
+            there.
+    """
+
+    words: str = ""
+    foreseen: Callable[[Sequence[Solvable]], None] = lambda found: None
+
+
+NO_COMMAND: Final = Command()
 
 
 @dataclass(frozen=True)

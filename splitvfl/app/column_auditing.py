@@ -24,8 +24,7 @@ from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.column_readers import readers_to_run
 from splitvfl.leakage.column_reading import FEWEST
 from splitvfl.leakage.watching import Watch
-from splitvfl.learning.batches import Batches
-from splitvfl.party.kept import PIECE_ROWS
+from splitvfl.learning.batches import PIECE_ROWS, Batches
 from splitvfl.party.party import PassiveParty
 from splitvfl.report.rows import counted
 from splitvfl.run.column_seats import read_own_columns, readings_of

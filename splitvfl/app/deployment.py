@@ -21,7 +21,7 @@ import torch
 
 from splitvfl.app.addresses import AddressBook
 from splitvfl.app.assembly import Assembly
-from splitvfl.app.beginning import Beginning, with_ids_of
+from splitvfl.app.beginning import NO_COMMAND, Beginning, Command, with_ids_of
 from splitvfl.app.column_auditing import live_readers, message_size, said_of_few_known
 from splitvfl.app.data_summary import own_summary_of
 from splitvfl.app.exchanges import exchange_of, said_before
@@ -685,9 +685,8 @@ def run_party(
     overwrite: bool = False,
     notify: Callable[[str], None] = lambda line: None,
     progress: TrainingProgress = lambda status: None,
-    command: str = "",
+    command: Command = NO_COMMAND,
     team: Team | None = None,
-    foreseen: Callable[[Sequence[Solvable]], None] = lambda found: None,
 ) -> tuple[ActiveRun | PassiveRun, RunSummary | None]:
     """Train as one party, go on where an earlier run in the folder left off, and write the trained half.
 
@@ -701,11 +700,10 @@ def run_party(
             agreed, and the new run has its first checkpoint.
         notify: Told in one line what happens.
         progress: Told of every step.
-        command: The command that was given, as it may be shown.
+        command: The command that was given; at the label owner it is told what partners can compute of labels, once
+            they have said how many features they have.
         team: The workers that the party consists of, of which this process is one; worker 0 keeps the run in the
             folder, and every other one what is its own in ``worker-1`` and so on within it.
-        foreseen: At the label owner, told what partners can compute of labels, once they have said how many features
-            they have; what it raises ends the run before its first step.
 
     Returns:
         The finished run and its summary: at the active party of what it sent, at a passive one of its own columns.
@@ -728,7 +726,7 @@ def run_party(
             torch.set_num_threads(config.train.threads)
         if going_on:
             config = with_ids_of(config, folder)
-        deployment = Deployment(config, name, notify=notify, team=team, shards=shards, foreseen=foreseen)
+        deployment = Deployment(config, name, notify=notify, team=team, shards=shards, foreseen=command.foreseen)
         for line in [*said_of_team(team, os.environ), *deployment.told_before()]:
             notify(line)
         run = deployment.run(folder, progress=progress)
@@ -748,7 +746,7 @@ def run_party(
                 run.take_end()
                 deployment.write_half(run, folder)
                 written = run.step
-            keeping = partial(deployment.keep_summary, run, folder, begun=begun, command=command)
+            keeping = partial(deployment.keep_summary, run, folder, begun=begun, command=command.words)
             try:
                 run.run()
             except SplitVFLError:

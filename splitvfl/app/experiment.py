@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from splitvfl.app.assembly import Assembly
-from splitvfl.app.beginning import Beginning, with_ids_of
+from splitvfl.app.beginning import NO_COMMAND, Beginning, Command, with_ids_of
 from splitvfl.app.column_auditing import experiment_attacks, message_size, said_of_few_known
 from splitvfl.app.data_summary import summary_of
 from splitvfl.app.exchanges import said_before
@@ -413,8 +413,7 @@ def run_experiment(
     overwrite: bool = False,
     progress: TrainingProgress | None = None,
     notify: Callable[[str], None] = lambda line: None,
-    command: str = "",
-    foreseen: Callable[[Sequence[Solvable]], None] = lambda found: None,
+    command: Command = NO_COMMAND,
 ) -> RunSummary:
     """Train one experiment and write everything about it into a folder.
 
@@ -432,9 +431,7 @@ def run_experiment(
         overwrite: Replace what the folder holds, which is deleted when this run has its first checkpoint.
         progress: Called after every step.
         notify: Told in one line what is known before the first step.
-        command: The command that was given, as it may be shown.
-        foreseen: Told what partners can compute of labels, before anything is trained or written; what it raises ends
-            the run there.
+        command: The command that was given.
 
     Raises:
         ConfigError: If the folder holds another run, or parts do not fit together.
@@ -455,7 +452,7 @@ def run_experiment(
     trainer.watch.known = bench.known
     observed, agreed = experiment.horizons(trainer)  # of the first weights, also where the run goes on
     trainer.solvable, said_of_labels = experiment.solving(trainer, observed)
-    foreseen(trainer.solvable)
+    command.foreseen(trainer.solvable)
     if resume:
         done = experiment.take_up(trainer, folder)
         if done is not None:
@@ -479,7 +476,7 @@ def run_experiment(
             trainer.data_digests,
             folder=folder,
             held_out=len(trainer.batches.held_out),
-            command=command,
+            command=command.words,
         )
         summary = replace(experiment.summary(trainer, observed, leaks), provenance=provenance)
         if config.audited:
@@ -648,7 +645,7 @@ def run_variants(
     overwrite: bool,
     resume: bool = False,
     progress: Callable[[Variant], TrainingProgress | None] = lambda variant: None,
-    command: str = "",
+    command: Command = NO_COMMAND,
 ) -> list[RunSummary]:
     """Run variants of one experiment, one after the other, on data that is loaded once.
 
@@ -657,7 +654,7 @@ def run_variants(
         overwrite: Replace earlier runs in the same folders.
         resume: Keep finished runs, and go on with interrupted ones.
         progress: Called before each run for what is called after each of its steps.
-        command: The command that was given, as it may be shown.
+        command: The command that was given.
 
     Raises:
         ConfigError: If a folder holds a run and neither ``resume`` nor ``overwrite`` is asked for.

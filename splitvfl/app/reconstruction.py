@@ -78,10 +78,12 @@ Chosen = Callable[[System, dict[str, dict[str, str]]], Iterable[Attack]]
 """Given a system and where to say what is left out, returns the attacks that are run on it."""
 
 
+Run = str | os.PathLike[str] | SavedRun | Trainer
+
+
 def reconstruct(
-    run: str | os.PathLike[str] | SavedRun | Trainer,
+    run: Run | Sequence[Run],
     *,
-    also: Sequence[str | os.PathLike[str] | SavedRun] = (),
     attacks: str | Sequence[Attack] | None = None,
     views: Sequence[Sees] = VIEWS,
     records: int = RECORDS,
@@ -96,16 +98,15 @@ def reconstruct(
 
     Args:
         run: Folder of a finished run with the halves of all parties, as ``splitvfl train`` writes it, one that
-            was read, or a trainer.
-        also: Further runs of the same columns, whose models score the same records too: equations of all are solved
-            together (:mod:`splitvfl.app.stacked_runs`).
+            was read, or a trainer. Of several runs of the same columns, whose models score the same records,
+            equations are solved together (:mod:`splitvfl.app.stacked_runs`).
         attacks: Feature attacks, or their names by comma, with options as in ``gradient-inversion(steps=500)``;
             ``known-means`` among them. Default: all that come with the library and need only what equations tell, and
             ``known-means``: who knows the columns' means over the training records.
         views: Of what predictions are read: ``"scores"``, ``"activation"``, or both.
         records: How many records of each part, at least 1.
         weights: ``"rotated"`` or ``"shifted"``: the attacker is given these (see
-            :mod:`splitvfl.defenses.revealed_weights`), beside one who is given the true ones.
+            :mod:`splitvfl.learning.revealed_weights`), beside one who is given the true ones.
         revealed: Files that passive parties of the run have revealed their weights in (``splitvfl reveal``), one of
             each at most. Where they hold changed weights, the attacker is given these, likewise; of a party without a
             file it knows the true ones.
@@ -122,8 +123,11 @@ def reconstruct(
     _check(views, records, weights)
     place, beside = own_folder(modules), [KnownMeans.name]
     named = parse_attacks(attacks, folder=place, beside=beside) if isinstance(attacks, str) else attacks
-    found = run if isinstance(run, Trainer) else _with_records(run, modules)
-    models = _models(found, [_with_records(one, modules) for one in also], weights, [*map(Path, revealed)])
+    given = [run] if isinstance(run, str | os.PathLike | SavedRun | Trainer) else run
+    if not given:
+        raise ConfigError("expected a run, or several, got none")
+    runs = [one if isinstance(one, Trainer) else _with_records(one, modules) for one in given]
+    found, models = runs[0], _models(runs, weights, [*map(Path, revealed)])
     active, targets = models[0].active, models[0].targets
     skipped: dict[str, dict[str, str]] = {party: {} for party in targets}
     listed = _own_attacks(found) if named is None else {}
@@ -197,18 +201,16 @@ class AttackedModel:
     notes: tuple[str, ...] = ()
 
 
-def _models(
-    run: SavedRun | Trainer, also: Sequence[SavedRun], weights: Weights, files: Sequence[Path]
-) -> list[AttackedModel]:
+def _models(runs: Sequence[SavedRun | Trainer], weights: Weights, files: Sequence[Path]) -> list[AttackedModel]:
     """Return the models of runs, of several on the records that they share; files go to the run that they are of."""
-    if also and isinstance(run, Trainer):
+    finished = [one for one in runs if isinstance(one, SavedRun)]
+    if len(runs) > 1 and len(finished) < len(runs):
         raise ConfigError("several models are those of finished runs: give a folder in place of the trainer")
-    runs: list[SavedRun | Trainer] = [run, *also]
     revealed = [read_revealed(file) for file in files]
     holding = [NamedRun(str(one.folder or "trainer"), one.active, one.passives) for one in runs]
     left_out = 0
-    if also:
-        holding, left_out = with_shared_records([_named(one) for one in (run, *also) if isinstance(one, SavedRun)])
+    if len(runs) > 1:
+        holding, left_out = with_shared_records([_named(one) for one in finished])
     found = []
     for one, held in zip(runs, holding, strict=True):
         targets = targets_of(held.passives)

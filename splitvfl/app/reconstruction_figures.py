@@ -22,12 +22,12 @@ from splitvfl.leakage.reconstruction import (
     MOST_PLOTTED,
     PLOTTED,
     Certificate,
-    PlottedColumn,
     ReconstructedView,
     Reconstruction,
     Weights,
 )
 from splitvfl.leakage.score_equations import ScoreCounts, count_scores
+from splitvfl.leakage.shown_records import PlottedColumn
 from splitvfl.party.party import ActiveParty
 from splitvfl.run.feature_seats import Judgement, judged, most_told, named_by_knowledge, note_missing
 from splitvfl.run.feature_systems import System, aware_systems, scored_systems

@@ -23,10 +23,10 @@ from splitvfl.app.target_columns import TargetColumns
 from splitvfl.attacks.error_bounds import guess_error, least_error, least_squares_error
 from splitvfl.config.sections import ExperimentConfig, ModelSection
 from splitvfl.data.columns import PartyData
-from splitvfl.defenses.revealed_weights import shifted_error
 from splitvfl.errors import ConfigError
 from splitvfl.leakage.estimates import off_by
 from splitvfl.leakage.score_equations import RANK_TOLERANCE
+from splitvfl.learning.revealed_weights import shifted_error
 from splitvfl.party.party import PassiveParty
 from splitvfl.run.feature_target import FeatureTarget
 from splitvfl.run.half_folder import HALF_FILE

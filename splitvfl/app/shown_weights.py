@@ -18,9 +18,9 @@ from torch import Tensor
 from splitvfl.app.target_columns import TargetColumns, in_unit_box
 from splitvfl.attacks.error_bounds import row_space
 from splitvfl.data.transform import MOST_ROTATED, best_rotation
-from splitvfl.defenses.revealed_weights import least_singular_value, rotated_weights, weight_shift
 from splitvfl.errors import ArgumentError, ConfigError
 from splitvfl.leakage.score_equations import RANK_TOLERANCE
+from splitvfl.learning.revealed_weights import least_singular_value, rotated_weights, weight_shift
 from splitvfl.run.feature_systems import System
 from splitvfl.run.feature_target import FeatureTarget
 from splitvfl.run.revealed_file import Revealed

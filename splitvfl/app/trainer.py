@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
+from splitvfl.data.joint_records import read_joint_records
 from splitvfl.errors import ArgumentError, ConfigError, shown
 from splitvfl.exchange.base import Exchange
+from splitvfl.exchange.prediction import Part
 from splitvfl.exchange.scoring import ACTIVE
 from splitvfl.exchange.split import Split
 from splitvfl.hooks import At, Attack, Defense
@@ -237,6 +240,26 @@ class Trainer(SavingTrainer):
             for name in self.passives
         }
         return {name: party_verdict(name, found, facts) for name, found in figures.items()}
+
+    def predict(self, records: Any = None, *, part: Part = "test") -> Tensor:
+        """Return the joint scores of records, with the weights that the models hold.
+
+        Args:
+            records: New ones: a file or a table in memory with the columns of all parties, or one for each party by
+                name, as :func:`splitvfl.data.joint_records.read_joint_records` takes them. ``None``: the run's own.
+            part: Of its own, ``"test"`` or ``"train"``.
+
+        Returns:
+            Scores as they are published, after defenses of activations and scores: probabilities ``(n,)`` of a binary
+            task, ``(n, k)`` of ``k`` classes; values ``(n,)`` of a regression. In the records' order.
+
+        Raises:
+            ArgumentError: If the parties' columns came as numbers, so that nobody knows how to encode others.
+            DataError: If records are not as the training records were.
+        """
+        if records is not None:
+            records = read_joint_records(records, [party.data for party in self._parties]).records
+        return super().predict(records, part=part)
 
 
 def _checked_exchange(given: Exchange | Mapping[str, Exchange] | None) -> Exchange | Mapping[str, Exchange]:

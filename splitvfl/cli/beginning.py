@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from splitvfl.cli.console import ExperimentFile, Overrides, command_line, next_steps, output_console, say
+from splitvfl.cli.console import ExperimentFile, Overrides, command_line, importing, next_steps, output_console, say
 from splitvfl.data.spelling import as_flag, settings_written
 from splitvfl.errors import ConfigError, printable
 
@@ -103,11 +103,12 @@ def check(
 
     A run in the folder is compared as train --resume and party compare it.
     """
-    from splitvfl.app.checking import check_experiment, check_party, takes_part_in_training
-    from splitvfl.app.run_folder import has_checkpoint
-    from splitvfl.app.workers import worker_started
-    from splitvfl.config.sections import load_config
-    from splitvfl.run.replacement import is_unsettled
+    with importing():
+        from splitvfl.app.checking import check_experiment, check_party, takes_part_in_training
+        from splitvfl.app.run_folder import has_checkpoint
+        from splitvfl.app.workers import worker_started
+        from splitvfl.config.sections import load_config
+        from splitvfl.run.replacement import is_unsettled
 
     if connect and as_ is None:
         raise ConfigError("--connect: which party is this? Say so with --as NAME")

@@ -16,6 +16,7 @@ from splitvfl.cli.console import (
     Overwrite,
     errors_console,
     given_command,
+    importing,
     next_steps,
     output_console,
     told_if_stopped,
@@ -59,6 +60,7 @@ def _demo_network(out: Path, *, quick: bool) -> None:
 
 
 def _demo(out: Path, *, quick: bool, explain: bool) -> None:
+    from splitvfl.app.beginning import Command
     from splitvfl.app.console import RunProgress
     from splitvfl.app.demo import demo_variants
     from splitvfl.app.experiment import run_variants
@@ -72,7 +74,7 @@ def _demo(out: Path, *, quick: bool, explain: bool) -> None:
     with told_if_stopped(anew, Interrupted), RunProgress(errors_console(), runs) as progress:
         for name, group in planned.items():
             show = partial(_start, progress, name)
-            summaries += run_variants(group, overwrite=True, progress=show, command=given_command())
+            summaries += run_variants(group, overwrite=True, progress=show, command=Command(given_command()))
     _print_runs(summaries, explain=explain)
     folders = [variant.folder for group in planned.values() for variant in group]
     report = write_report(folders, out / "report.html", title="What gradients leak, and what stops it")
@@ -111,13 +113,15 @@ def compare(
 
     With --cuts and --widths each defense is tried at each cut of the model and each width.
     """
-    from splitvfl.app.console import RunProgress
-    from splitvfl.app.experiment import cut_otherwise, run_variants, variants
-    from splitvfl.config.sections import load_config, parse_defenses
-    from splitvfl.report.report import write_report
-    from splitvfl.system.signals import Interrupted
+    with importing():
+        from splitvfl.app.beginning import Command
+        from splitvfl.app.console import RunProgress
+        from splitvfl.app.experiment import cut_otherwise, run_variants, variants
+        from splitvfl.config.sections import load_config, parse_defenses
+        from splitvfl.report.report import write_report
+        from splitvfl.system.signals import Interrupted
 
-    config = load_config(experiment, overrides or [])
+        config = load_config(experiment, overrides or [])
     chosen = [[], list(config.defenses)] if defenses is None else parse_defenses(defenses, folder=config.folder)
     folder = out or Path("runs") / f"{config.name}-compare"
     cut = cut_otherwise(
@@ -134,7 +138,7 @@ def compare(
             overwrite=overwrite,
             resume=resume,
             progress=partial(_start, progress, config.name),
-            command=given_command(),
+            command=Command(given_command()),
         )
     _print_runs(summaries, compared=True, explain=explain)
     report = write_report([variant.folder for variant in planned], folder / "report.html", title=config.name)

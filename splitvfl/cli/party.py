@@ -16,6 +16,7 @@ from splitvfl.cli.console import (
     command_line,
     errors_console,
     given_command,
+    importing,
     next_steps,
     output_console,
     tell,
@@ -74,14 +75,16 @@ def _train_as_party(
     explain: bool,
     fail_above: float | None,
 ) -> None:
-    from splitvfl.app.console import RunProgress
-    from splitvfl.app.deployment import coordinator_run, run_party
-    from splitvfl.app.workers import team_of
-    from splitvfl.config.sections import load_config
-    from splitvfl.run.replacement import earlier_stands
-    from splitvfl.system.signals import Interrupted
+    with importing():
+        from splitvfl.app.beginning import Command
+        from splitvfl.app.console import RunProgress
+        from splitvfl.app.deployment import coordinator_run, run_party
+        from splitvfl.app.workers import team_of
+        from splitvfl.config.sections import load_config
+        from splitvfl.run.replacement import earlier_stands
+        from splitvfl.system.signals import Interrupted
 
-    config = load_config(experiment, overrides)
+        config = load_config(experiment, overrides)
     name = config.own_name(as_)
     if fail_above is not None:
         _check_solving(config.exchange, name, config.active, fail_above)
@@ -118,9 +121,8 @@ def _train_as_party(
             overwrite=overwrite,
             notify=noting(told, progress.tell),
             progress=progress.run(name),
-            command=given_command(),
+            command=Command(given_command(), refusing(fail_above)),
             team=team,
-            foreseen=refusing(fail_above),
         )
     if team.rank:  # worker 0 tells what all have done
         return

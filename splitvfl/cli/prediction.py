@@ -15,6 +15,7 @@ from splitvfl.cli.console import (
     check_one_process,
     command_line,
     errors_console,
+    importing,
     next_steps,
     output_console,
     silent,
@@ -125,11 +126,12 @@ def predict(
             fail_on_drift=fail_on_drift,
         )
         return
-    from splitvfl.app.run_files import MODEL_FOLDER
-    from splitvfl.app.serving import PredictionFiles
-    from splitvfl.config.sections import load_config
+    with importing():
+        from splitvfl.app.run_files import MODEL_FOLDER
+        from splitvfl.app.serving import PredictionFiles
+        from splitvfl.config.sections import load_config
 
-    config = load_config(trained, overrides or [])
+        config = load_config(trained, overrides or [])
     _refuse("over a network", {"--modules": modules, "--records more than once": (records or [])[1:]})
     name = config.own_name(_told(as_, trained))
     if name not in config.parties:
@@ -186,9 +188,10 @@ def _target(out: Path | None, run: Path) -> Path:
 
 def load(run: Path, modules: list[str] | None) -> SavedRun:
     """Return the parties of a finished run."""
-    from splitvfl.app.saved_run import load_run
+    with importing():
+        from splitvfl.app.saved_run import load_run
 
-    return load_run(run, modules=modules)
+        return load_run(run, modules=modules)
 
 
 def _predict_run(

@@ -70,8 +70,7 @@ def reconstruct(
 
     run, *also = runs
     found = reconstruct_run(
-        run,
-        also=also,
+        runs,
         attacks=attacks,
         views=[view.strip() for view in views.split(",")],  # type: ignore[misc]  # it is checked there
         records=records,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from splitvfl.cli.console import ModuleSources, Overrides, tell
+from splitvfl.cli.console import ModuleSources, Overrides, importing, tell
 
 
 def serve(
@@ -54,10 +54,11 @@ def serve(
     ] = False,
 ) -> None:
     """Score records on request, with the partners linked: JSON over HTTP at the label party, until it is stopped."""
-    from splitvfl.app.http_access import HttpSettings
-    from splitvfl.app.online import ServeSettings, prepare_service
-    from splitvfl.errors import ConfigError
-    from splitvfl.run.ask_limits import AskLimits
+    with importing():
+        from splitvfl.app.http_access import HttpSettings
+        from splitvfl.app.online import ServeSettings, prepare_service
+        from splitvfl.errors import ConfigError
+        from splitvfl.run.ask_limits import AskLimits
 
     door = None
     if http is not None:

@@ -18,6 +18,7 @@ from splitvfl.cli.console import (
     command_line,
     errors_console,
     given_command,
+    importing,
     next_steps,
     output_console,
     tell,
@@ -59,14 +60,18 @@ def train(
     explain: Explain = False,
 ) -> None:
     """Train one experiment, and watch what leaks."""
-    from splitvfl.app.console import RunProgress
-    from splitvfl.app.experiment import run_experiment
-    from splitvfl.app.run_folder import is_barely_begun
-    from splitvfl.config.sections import load_config
-    from splitvfl.system.folder_lock import locked
-    from splitvfl.system.signals import Interrupted
+    with importing():
+        import sklearn.ensemble  # noqa: F401 - for what label owners and partners predict alone
 
-    config = load_config(experiment, overrides or [])
+        from splitvfl.app.beginning import Command
+        from splitvfl.app.console import RunProgress
+        from splitvfl.app.experiment import run_experiment
+        from splitvfl.app.run_folder import is_barely_begun
+        from splitvfl.config.sections import load_config
+        from splitvfl.system.folder_lock import locked
+        from splitvfl.system.signals import Interrupted
+
+        config = load_config(experiment, overrides or [])  # which imports what the file names
     if fail_above is not None:
         _check_leak_check(config.exchange, fail_above, measured=config.audited or bool(config.attacks))
     folder = out or Path("runs") / config.name
@@ -86,8 +91,7 @@ def train(
             overwrite=overwrite or (not resume and is_barely_begun(folder)),
             progress=progress.run(config.name),
             notify=noting(told, progress.tell),
-            command=given_command(),
-            foreseen=refusing(fail_above),
+            command=Command(given_command(), refusing(fail_above)),
         )
     print_run(summary, explain=explain, told=told, folder=folder)
     steps = [f"splitvfl report {folder}", f"tensorboard --logdir {'runs' if out is None else folder}"]
@@ -178,15 +182,13 @@ def ending_above() -> Iterator[None]:
 
 def _end_above(summary: RunSummary, highest: float) -> None:
     """End the command with exit code 3 and a line if the worst leak AUC of a run is above the highest allowed."""
-    from splitvfl.leakage.message_audit import shown_name
-
-    worst, attack, partner = summary.worst
+    worst, _, _ = summary.worst
     if worst is None:
         raise ConfigError(
             f"--fail-above {highest:g}: no attack on messages could be judged in this run, so that nothing was "
             "measured: no batch held records of different labels; add attacks: [norm, direction] or audit: true"
         )
-    found = f"worst leak AUC {worst:.4f} ({shown_name(attack)} at {partner})"
+    found = summary.worst_in_words
     if worst > highest:
         tell(f"leak check failed: {found} is above {highest:g}")
         raise typer.Exit(ABOVE)

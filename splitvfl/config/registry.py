@@ -190,10 +190,7 @@ def installed(kind: PluginKind) -> Mapping[str, Any]:
 
 def explanations() -> dict[str, str]:
     """Return what every installed attack says that it does, by its name and by those that settings give it."""
-    found: dict[str, str] = {}
-    for attack in installed("attacks").values():
-        found |= explanations_of(attack)
-    return found
+    return {name: said for attack in installed("attacks").values() for name, said in explanations_of(attack).items()}
 
 
 def weaknesses(defenses: Iterable[str]) -> list[tuple[str, str]]:

@@ -84,6 +84,7 @@ from splitvfl.hooks import (
     record_loss_of,
 )
 from splitvfl.learning.batches import MOST_SHARDS
+from splitvfl.learning.optimizers import EMBEDDING_OPTIMIZERS, OPTIMIZERS
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.settings import Settings
 from splitvfl.party.recipe import Count, Recipe
@@ -392,6 +393,9 @@ LOSS = Named("losses")
 # Unless a file names another.
 _MLP, _SPLIT, _ADAM = "mlp", "split", "adam"
 _OPTIMIZER_NAMES = {"optimizer": _ADAM, "embedding_optimizer": "rowwise-adagrad", "private_top_optimizer": _ADAM}
+# Those that come with splitvfl, and up to which size of their settings no step leaves float32.
+_OWN_OPTIMIZERS = frozenset([*OPTIMIZERS.values(), *EMBEDDING_OPTIMIZERS.values()])
+_ORDINARY = 1e6
 USUAL_NAMES: Mapping[str, str] = {"exchange": _SPLIT, **_OPTIMIZER_NAMES}
 """By key, what a section stands for that has no name."""
 
@@ -1605,6 +1609,18 @@ def _check_step(key: str, made: Any) -> None:
         ) from error
 
 
+def _to_try(section: NamedSection | None) -> NamedSection | None:
+    """Return the settings of an optimiser that may object to them, or to a step.
+
+    Those that come with splitvfl object to nothing that their annotations allow and that is of an ordinary size. To
+    make one imports torch's compiler, which takes as long as torch.
+    """
+    if section is None or section.factory not in _OWN_OPTIMIZERS:
+        return section
+    numbers = [value for _, value in section if isinstance(value, int | float)]
+    return None if all(abs(number) <= _ORDINARY for number in numbers) else section
+
+
 def _check_constructors(document: Document, model: NamedSection, exchange: NamedSection, train: TrainConfig) -> None:
     """Report what the constructors of the model, the exchange, optimisers and the loss object to."""
     weight = nn.Parameter(torch.zeros(1))
@@ -1615,7 +1631,7 @@ def _check_constructors(document: Document, model: NamedSection, exchange: Named
     for place, section, given, supplied in (
         (("model",), model, (), {}),
         (("exchange",), None if unknown else exchange, (), {"rows": train.batch_size}),
-        *((("train", key), getattr(train, key), (weights,), {}) for key in _OPTIMIZER_NAMES),
+        *((("train", key), _to_try(getattr(train, key)), (weights,), {}) for key in _OPTIMIZER_NAMES),
         (("train", "loss"), train.loss, (), {}),
     ):
         try:

@@ -124,7 +124,7 @@ class Evaluator:
             SumError: If a sum is larger than agreed numbers can make it: then something else was decrypted. Of bits at
                 random a sum passes with a probability of ``largest_sum / 2^(slot_bits - 1)``, one quarter to one half,
                 and all must pass; a lie within the limits is not seen. Count these
-                (:class:`~splitvfl.crypto.refusals.Refusals`).
+                (:class:`~splitvfl.party.refusals.Refusals`).
             CryptoError: If these are not that many numbers, or one has more bits than agreed.
         """
         values = tensor_to_integers(opened, self.layout.opened_bytes)

@@ -54,13 +54,23 @@ class _CutContext:
 
 
 class Answer:
-    """The label defenses' answer for one batch of labels: drawn once, for the loss and for later defenses."""
+    """The label defenses' answer for one batch of labels: drawn once, for the loss and for later defenses.
 
-    def __init__(self, labels: Tensor, targets: Tensor) -> None:
+    Args:
+        labels: What was asked for.
+        targets: What was answered.
+        responses: What later defenses may see of the labels. Default: what :func:`responses_of` makes of the targets.
+        in_loss: Whether the loss is computed with it.
+    """
+
+    def __init__(
+        self, labels: Tensor, targets: Tensor, responses: Tensor | None = None, *, in_loss: bool = False
+    ) -> None:
         self.labels = labels
         self.targets = targets
+        self.responses = responses_of(targets) if responses is None else responses
         self.in_forward = False
-        self.in_loss = False
+        self.in_loss = in_loss
 
 
 class _Cross(torch.autograd.Function):
@@ -116,7 +126,6 @@ class CutLayer(NotPickled, nn.Module):
         activation: Tensor,
         *,
         labels: Tensor | None = None,
-        responses: Tensor | None = None,
         ids: Tensor | None = None,
         step: int | None = None,
         view_source: ViewSource | None = None,
@@ -131,12 +140,11 @@ class CutLayer(NotPickled, nn.Module):
         Args:
             activation: ``(n, width)``.
             labels: ``(n,)``; for the active party's defenses, and for judging. Never shown to an attack.
-            responses: What a label defense answered in place of the labels (:func:`responses_of`). Later defenses get
-                it too, with 0 for ½.
             ids: Record ids, ``(n,)``, int64. Without them nothing is accumulated per record.
             step: Number of the training step. Default: forward passes with a gradient are counted.
             view_source: What the passive party can show its own attacks.
-            answer: What the label defenses answered; a loss has to have asked for it before the gradient is sent.
+            answer: What the label defenses answered in place of the labels; later defenses get it too, with 0 for ½. A
+                loss has to have asked for it before the gradient is sent.
             source: What gives the gradient under every label, where it is needed; it follows the top's output.
             once: What is drawn once in this step for all cuts, where there are several.
 
@@ -155,6 +163,7 @@ class CutLayer(NotPickled, nn.Module):
         if step is None:
             step = self.steps
             self.steps += int(torch.is_grad_enabled())
+        responses = None if answer is None else answer.responses
         shown = labels if responses is None else responses
         binary_responses = labels if responses is None else binary_responses_of(responses)
         context = _CutContext(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from splitvfl.cut.chain import KEEP_STATE, DefenseChain, OneDraw
 from splitvfl.cut.known_labels import KnownLabels
-from splitvfl.cut.layer import Answer, CutLayer, Cuts, refuse_batch_mixing, responses_of
+from splitvfl.cut.layer import Answer, CutLayer, Cuts, refuse_batch_mixing
 from splitvfl.cut.views import ViewSource
 from splitvfl.errors import ArgumentError, PrivacyError
 from splitvfl.hooks import Attack, Defense, View, crossing_of, hook_name, needs_of
@@ -181,7 +181,6 @@ class SplitModel(NotPickled, nn.Module):
             self._tell_targets()
         return {
             "labels": labels,
-            "responses": None if answer is None else responses_of(answer.targets),
             "ids": ids,
             "answer": answer,
             "source": self._source(labels, answer, ids),

@@ -340,3 +340,13 @@ class VerticalData:
         if party not in parties:
             raise ArgumentError(f"no party {party!r} in {self.name}; expected one of {', '.join(parties)}")
         return parties[party]
+
+
+def columns_of(batch: Records) -> Tensor:
+    """Return the numeric columns of a batch in double precision, ``(n, d)``."""
+    return batch.columns.numeric.to(torch.float64)
+
+
+def with_one(columns: Tensor) -> Tensor:
+    """Return columns with the intercept's one behind, ``(n, d + 1)``."""
+    return torch.cat([columns, columns.new_ones(len(columns), 1)], dim=1)

@@ -20,6 +20,8 @@ from splitvfl.party.own_part import OwnPart
 from splitvfl.party.party import ActiveParty, PassiveParty
 
 if TYPE_CHECKING:
+    from splitvfl.crypto.engine import Engine
+    from splitvfl.crypto.owner import Owner
     from splitvfl.exchange.selection import SecretBatch
 
 KEPT_FOLDER = "kept"
@@ -125,6 +127,10 @@ class Side(ABC):
         """Return its half of what comes after the last step of a run."""
         yield from ()
 
+    def owner_of(self, modulus: int) -> Owner | None:
+        """Return the owner of the key of a modulus, if it is its own; a side has none as a rule."""
+        return None
+
     def serve(self) -> Half:
         """Return the half of a whole run; only a party without data has one, who ends when the others say so."""
         raise NotImplementedError(f"{type(self).__name__} takes the steps of a schedule")
@@ -201,6 +207,7 @@ class Exchange(ABC):
         bottom: What becomes of the passive parties' bottoms: they are trained, stay as they are initialised
             (``random``), or are principal components (``pca``).
         width: Width of the activations; ``None`` takes the model's.
+        most_sums: Largest number of encrypted sums that a party may ask for at each step; 0: none are encrypted.
         in_flight: Batches that may be under way when a step is done (:mod:`splitvfl.exchange.in_flight`).
     """
 
@@ -226,6 +233,7 @@ class Exchange(ABC):
     noise_is_planned: bool = False
     bottom: Literal["trained", "random", "pca"] = "trained"
     width: int | None = None
+    most_sums: int = 0
     in_flight: int = 0
 
     @classmethod
@@ -238,6 +246,14 @@ class Exchange(ABC):
 
         Args:
             seed: That of the noise of the experiment (``noise_seed_for_experiments``).
+        """
+        return self
+
+    def with_engine(self, engine: Engine) -> Exchange:
+        """Return it with what one party of an experiment computes with, which deviates: itself, if it encrypts nothing.
+
+        Args:
+            engine: In the place of the agreed one.
         """
         return self
 

@@ -35,11 +35,11 @@ from splitvfl.crypto.ciphertexts import add_ciphertexts, check_ciphertexts
 from splitvfl.crypto.key_agreement import KEY_BYTES, AgreementKey
 from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.crypto.sum_masks import SumMasks
-from splitvfl.data.columns import Records
+from splitvfl.data.columns import Records, columns_of, with_one
 from splitvfl.errors import ProtocolError
 from splitvfl.exchange.base import Side
 from splitvfl.exchange.handshake import agreement
-from splitvfl.exchange.linear import SCALE, ActiveCoefficients, columns_of, learn_sum, tell_of_sums, with_one
+from splitvfl.exchange.linear import SCALE, ActiveCoefficients, learn_sum, tell_of_sums
 from splitvfl.exchange.masking import check_adds_up, mask_parts
 from splitvfl.exchange.paillier import (
     COLUMNS,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from splitvfl.data.columns import Records
+from splitvfl.data.columns import Records, columns_of, with_one
 from splitvfl.errors import ConfigError, ProtocolError
 from splitvfl.exchange.split_step import update
 from splitvfl.hooks import all_finite, hook_name, needs_label_gradients
@@ -127,16 +127,6 @@ def tell_of_sums(party: ActiveParty, batch: Records, opened: Mapping[str, Tensor
     of_all = torch.stack([*opened.values()]).sum(dim=0)
     for told in party.told_of_steps:
         told(LinearStep(batch, with_one(columns_of(batch)).cpu(), opened, of_all, sent, 1 / scale))
-
-
-def columns_of(batch: Records) -> Tensor:
-    """Return the numeric columns of a batch in double precision, ``(n, d)``."""
-    return batch.columns.numeric.to(torch.float64)
-
-
-def with_one(columns: Tensor) -> Tensor:
-    """Return columns with the intercept's one behind, ``(n, d + 1)``."""
-    return torch.cat([columns, columns.new_ones(len(columns), 1)], dim=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,13 +46,13 @@ from splitvfl.exchange.evaluation import Evaluation, EvaluationPlan, own_evaluat
 from splitvfl.exchange.prediction import outputs_on
 from splitvfl.exchange.split_step import spoiled
 from splitvfl.hooks import BATCH_MIXING, Phase, all_finite, hook_name
+from splitvfl.learning.batches import PIECE_ROWS
 from splitvfl.messaging.conversation import Expected, Half, Outbox
 from splitvfl.messaging.json_message import awaited_note, note, read_note
 from splitvfl.messaging.messages import Message, dtype_named, name_of
 from splitvfl.party.kept import (
     DISK_MIB,
     MEMORY_MIB,
-    PIECE_ROWS,
     Chain,
     Form,
     Kept,

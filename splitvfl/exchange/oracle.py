@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from splitvfl.cut.views import SUMS
-from splitvfl.data.columns import Records
+from splitvfl.data.columns import Records, columns_of
 from splitvfl.exchange.base import Exchange, Side, check_words
-from splitvfl.exchange.linear import check_top, columns_of, learn_sum, weight_of
+from splitvfl.exchange.linear import check_top, learn_sum, weight_of
 from splitvfl.exchange.split import ActiveSide
 from splitvfl.exchange.split_step import gradient_of
 from splitvfl.learning.losses import Approximation

@@ -273,12 +273,13 @@ class EncryptedExchange(Exchange):
         self.rows = rows
         self.own_part = own_part
         self.encryption = encryption
+        self.most_sums = encryption.most_columns
         self.key = key
         self.engine = engine or partial(Engine, processes=processes, stock=stock)
         self.vouching = vouching
 
     def with_engine(self, engine: Engine) -> EncryptedExchange:
-        """Return it with what one party computes with, in an experiment in which that party deviates."""
+        """Return it with what one party of an experiment computes with, which deviates."""
         other = copy.copy(self)
         other.engine = lambda: engine
         return other
@@ -394,10 +395,9 @@ class EncryptedSide(Side):
             self._owner = self._engine.owner(new)
         return self._owner
 
-    @property
-    def has_key(self) -> bool:
-        """Whether it has a key by now."""
-        return self._owner is not None
+    def owner_of(self, modulus: int) -> Owner | None:
+        """Return the owner of the key of a modulus, if it is its own."""
+        return self._owner if self._owner is not None and self._owner.public.n == modulus else None
 
     @property
     def owner(self) -> Owner:

@@ -28,10 +28,10 @@ from torch import Tensor
 
 from splitvfl.crypto.owner import Owner
 from splitvfl.crypto.product_layout import ProductLayout
-from splitvfl.data.columns import Records
+from splitvfl.data.columns import Records, columns_of, with_one
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.base import Side, check_words
-from splitvfl.exchange.linear import columns_of, learn_sum, with_one
+from splitvfl.exchange.linear import learn_sum
 from splitvfl.exchange.noise import SumNoiseSettings, checked_noise
 from splitvfl.exchange.paillier import COLUMNS, KEY, EncryptedExchange, PartySide, PassiveSide, awaited_bytes, scatter
 from splitvfl.exchange.split_step import loss_and_gradients

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from splitvfl.cut.chain import OneDraw
+from splitvfl.cut.layer import Answer
 from splitvfl.cut.views import ViewSource
 from splitvfl.data.columns import Records
 from splitvfl.errors import ProtocolError
@@ -82,17 +83,19 @@ def loss_and_gradients(
     """
     leaves = {name: clips.used_activation(received_finite(party, inbox[name])).requires_grad_() for name in party.cuts}
     targets, responses = party.answer(batch, step)
+    assert batch.labels is not None, "the label party's records have them"
     loss_of = party.labels.loss(party.task.loss)
     source = party.cuts.label_gradient_source(loss_of, targets, step=step, ids=batch.ids)
+    answer = None if responses is None else Answer(batch.labels, targets, responses, in_loss=True)
     once = OneDraw()
     crossed = {
         name: party.cuts[name](
             leaf,
             labels=batch.judged,
-            responses=responses,
             ids=batch.ids,
             step=step,
             view_source=ViewSource(activation=leaf),
+            answer=answer,
             source=source,
             once=once,
         )

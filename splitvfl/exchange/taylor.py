@@ -33,10 +33,10 @@ from splitvfl.crypto.key_agreement import KEY_BYTES, AgreementKey
 from splitvfl.crypto.product_layout import ProductLayout
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.crypto.tags import TAG_BYTES
-from splitvfl.data.columns import Records
+from splitvfl.data.columns import Records, columns_of, with_one
 from splitvfl.errors import ConfigError, ProtocolError
 from splitvfl.exchange.base import Side
-from splitvfl.exchange.linear import SCALE, ActiveCoefficients, columns_of, learn_sum, tell_of_sums, with_one
+from splitvfl.exchange.linear import SCALE, ActiveCoefficients, learn_sum, tell_of_sums
 from splitvfl.exchange.masking import check_adds_up, mask_parts
 from splitvfl.exchange.noise import NoiseSettings, checked_noise
 from splitvfl.exchange.paillier import (

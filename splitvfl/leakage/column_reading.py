@@ -31,7 +31,8 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -57,8 +58,7 @@ from splitvfl.leakage.column_errors import ROUNDING, ColumnErrors, WorstEpoch
 from splitvfl.leakage.column_figures import EXACT, TOLD, ColumnReading, ColumnShare, LaterReading, OwnShares
 from splitvfl.leakage.features import run_feature_attack
 from splitvfl.leakage.read_messages import HELD, ReadMessages
-from splitvfl.leakage.reconstruction import PlottedColumn
-from splitvfl.leakage.shown_records import SHOWN_COLUMNS, shown_column
+from splitvfl.leakage.shown_records import SHOWN_COLUMNS, PlottedColumn, shown_column
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 
 # Records of whom estimates are added up over the run, at most.
@@ -68,25 +68,42 @@ _PIECE = 65_536  # records that are read at a time
 _JUDGED = 512  # records of a message by which it is judged, at most, besides those that are followed
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SentColumns:
+    """The columns of one partner, and how what is made of them is sent.
+
+    Attributes:
+        names: Of its numeric columns.
+        train: Its training records.
+        categories: Which of its categories are asked for.
+        among: Places of those that are sent in training and are records of somebody; ``None``: all are.
+        nobodys: Ids of those that are nobody's, in any part; ``None``: there are none.
+        epoch_steps: Steps of an epoch; ``None``: an attack is called with every message, sampled or not.
+        once: Whether all is sent once, before the first step: then nothing is added up over the run or its epochs.
+    """
+
+    names: Sequence[str]
+    train: Records
+    categories: AskedCategories = NO_CATEGORIES
+    among: Tensor | None = None
+    nobodys: Tensor | None = None
+    epoch_steps: int | None = None
+    once: bool = False
+
+
 class ColumnReader:
     """An attack on what one partner sends, and its judge.
 
     Args:
         attack: The attack; reads ``received_activation``.
+        sent: The partner's columns, and how it sends what it makes of them.
         name: What it is called; ``None``: by its own name.
-        names: Of the partner's numeric columns.
-        train: Its training records.
-        categories: Which of its categories are asked for.
-        among: Places of those that are sent in training and are records of somebody; ``None``: all are.
-        nobodys: Ids of those that are nobody's, in any part; ``None``: there are none.
         seed: Draws the records whose columns the attacker knows, and those that are followed over the run.
-        epoch_steps: Steps of an epoch; ``None``: the attack is called with every message, sampled or not.
         refused: Told why, where the attack cannot work; it is not called again.
         models: By view field, what makes a copy of a model as it is, for an attack that reads it; told the ids of the
             message's known records.
         spared: Whether an attack that fails is left out, and why is said, in place of ending the run.
         joint: Whether it is run a second time, with all else that the label party has of a record beside each message.
-        once: Whether all is sent once, before the first step: then nothing is added up over the run or its epochs.
 
     Attributes:
         joint: That second one, which has figures of its own; ``None``: there is none.
@@ -99,30 +116,24 @@ class ColumnReader:
     def __init__(
         self,
         attack: Attack,
+        sent: SentColumns,
         *,
         name: str | None = None,
-        names: Sequence[str],
-        train: Records,
-        categories: AskedCategories = NO_CATEGORIES,
-        among: Tensor | None = None,
-        nobodys: Tensor | None = None,
         seed: int,
-        epoch_steps: int | None = None,
         refused: Callable[[str], None] = lambda why: None,
         models: Mapping[str, Callable[[Tensor], nn.Module]] | None = None,
         spared: bool = False,
         joint: bool = False,
-        once: bool = False,
     ) -> None:
-        again: Any = {"names": names, "train": train, "categories": categories, "among": among, "seed": seed}
-        again |= {"name": name, "nobodys": nobodys, "epoch_steps": epoch_steps, "spared": spared, "once": once}
-        self.joint = ColumnReader(copy.deepcopy(attack), **again) if joint else None
+        second = partial(ColumnReader, name=name, seed=seed, spared=spared)
+        self.joint: ColumnReader | None = second(copy.deepcopy(attack), sent) if joint else None
         self.name, self.seconds = name or hook_name(attack), 0.0
         self._attack, self._refused, self._asked, self._spared = attack, refused, True, spared
-        self._why, self._random, self._once = "", PartyRandom(seed), once
+        self._why, self._random, self._once = "", PartyRandom(seed), sent.once
         self._seed, self._most = seed, most_records_of(attack)
         self._models = {name: made for name, made in (models or {}).items() if name in needs_of(attack)}
         self._share = known_share_of(attack) if "auxiliary" in needs_of(attack) else 0.0
+        names, train, categories = sent.names, sent.train, sent.categories
         self._categories, self._numbers = categories, len(names)
         middle, variance = _moments(train, len(names))
         self._within = EXACT * variance.sqrt()
@@ -135,12 +146,14 @@ class ColumnReader:
         # Of categories that are held as columns of zeros and ones the largest decides.
         self._as_numbers = self._counted[: len(names)].clone()
         self._as_numbers[[place for one in one_hot for place in one.places]] = False
-        among = torch.arange(train.count) if among is None else among
-        self._when = ReadMessages.of(len(among), epoch_steps, self._share) if is_sampled(attack) else ReadMessages()
+        among = torch.arange(train.count) if sent.among is None else sent.among
+        self._when = ReadMessages()
+        if is_sampled(attack):
+            self._when = ReadMessages.of(len(among), sent.epoch_steps, self._share)
         self._held: Auxiliary | None = None
         # For messages in which nobody is known.
         self._remembered: Auxiliary | None = None
-        self._nobodys = None if nobodys is None else nobodys.cpu().sort().values
+        self._nobodys = None if sent.nobodys is None else sent.nobodys.cpu().sort().values
         self._others = None if len(among) == train.count else train.ids[among].cpu().sort().values
         drawn = among[torch.randperm(len(among), generator=torch.Generator().manual_seed(seed))]
         count = round(self._share * len(among))

@@ -11,6 +11,7 @@ import msgspec
 
 from splitvfl.leakage.estimates import TOLD, JudgedAttack, OwnColumn, off_by, quoted, shares_left
 from splitvfl.leakage.features import Part, Sees
+from splitvfl.leakage.shown_records import PlottedColumn
 from splitvfl.system.untrusted_files import UntrustedFile, write_json
 
 RECONSTRUCTION_FILE: Final = "reconstruct.json"
@@ -53,21 +54,6 @@ class Certificate:
     mean_mse: float
     optimal: int
     outside: int
-
-
-@dataclass(frozen=True, slots=True)
-class PlottedColumn:
-    """True and estimated values of a column, of some records, in the unit box.
-
-    Attributes:
-        column: Its name.
-        true: Values as they are; outside [0, 1] where a record lies beyond the known range.
-        estimated: The best attack's estimates of them.
-    """
-
-    column: str
-    true: tuple[float, ...]
-    estimated: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

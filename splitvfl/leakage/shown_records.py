@@ -7,6 +7,7 @@ values, so that no two values are known to be one record's.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +15,6 @@ import msgspec
 import torch
 from torch import Tensor
 
-from splitvfl.leakage.reconstruction import PlottedColumn
 from splitvfl.system.untrusted_files import UntrustedFile, write_json
 
 SHOWN_FILE: Final = "columns-read.json"
@@ -26,6 +26,21 @@ _VERSION: Final = 1
 _MOST_BYTES: Final = 1 << 24
 # Every attack of a run on every party; a page draws a figure for each.
 _MOST_SHOWN: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class PlottedColumn:
+    """True and estimated values of a column, of some records, in the unit box.
+
+    Attributes:
+        column: Its name.
+        true: Values as they are; outside [0, 1] where a record lies beyond the known range.
+        estimated: The best attack's estimates of them.
+    """
+
+    column: str
+    true: tuple[float, ...]
+    estimated: tuple[float, ...]
 
 
 class ShownRecords(msgspec.Struct, frozen=True, kw_only=True):

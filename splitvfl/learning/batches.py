@@ -24,6 +24,9 @@ MOST_SHARDS = 4096
 BLOCK_ROWS = 4096
 """Rows in a block where data are read from disk: long enough to be read at one go, the same at every party."""
 
+PIECE_ROWS = 4096
+"""Records of a message where all of them are sent once, before the first batch."""
+
 # Blocks that are mixed with one another, at least: as many different places of a file meet in a batch.
 _POOL_BLOCKS = 64
 # Batches that come out of one pool, at least.

@@ -167,7 +167,8 @@ def _dial_once(
     stream = Stream()
     stream.outgoing.put(frames.hello_frame(hello))
     call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(stream.frames())
-    call.add_callback(stream.finish)
+    if not call.add_callback(stream.finish):  # it is over already, as where nobody listens
+        stream.finish()
     _read_in_thread(stream, call, f"splitvfl-from-{peer}")
 
     def hang_up() -> None:

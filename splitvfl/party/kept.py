@@ -26,13 +26,13 @@ from torch import Tensor
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import CheckpointError, ConfigError, ProtocolError
 from splitvfl.hooks import Phase
+from splitvfl.learning.batches import PIECE_ROWS
 from splitvfl.messaging.messages import dtype_named, name_of
 from splitvfl.party.party import PassiveParty
 from splitvfl.system.gpu_copies import bytes_of
 from splitvfl.system.private_folder import private_folder
 from splitvfl.system.untrusted_files import UntrustedFile, open_own, write_json
 
-PIECE_ROWS = 4096
 MEMORY_MIB = 1024
 DISK_MIB = 65_536
 _INDEX = "index.json"

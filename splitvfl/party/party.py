@@ -7,15 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from splitvfl.claims import LabelRelease, RunPlan, releases_of
-from splitvfl.crypto.refusals import Refusals
-from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.cut.chain import ActivationDefenses, DefenseChain
 from splitvfl.cut.layer import CutLayer, Cuts, responses_of
 from splitvfl.cut.split_model import refuse_width
@@ -56,12 +54,16 @@ from splitvfl.messaging.messages import Message
 from splitvfl.party.memoised import MemoisedNoise
 from splitvfl.party.penalties import NO_PENALTIES_OF_WORKERS, NO_STATE, Penalties
 from splitvfl.party.private_top import PrivateTop
+from splitvfl.party.refusals import Refusals
 from splitvfl.party.top_model import TopModel, own_input
 from splitvfl.party.training_labels import TrainingLabels
 from splitvfl.system.gpu_copies import to_device
 from splitvfl.system.pickling import NotPickled
 from splitvfl.team.divided import divided_weights, replicated_state, sharded_tables
 from splitvfl.team.team import Alone, T, Team
+
+if TYPE_CHECKING:
+    from splitvfl.crypto.sum_masks import SumMasks
 
 MAX_WIDTH = 1 << 16
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from splitvfl.leakage.reconstruction import PlottedColumn, ReconstructedView
-from splitvfl.leakage.shown_records import ShownRecords
+from splitvfl.leakage.reconstruction import ReconstructedView
+from splitvfl.leakage.shown_records import PlottedColumn, ShownRecords
 from splitvfl.report.drawing import MUTED, PALETTE, drawing_style, inline_svg, new_figure, panel_title
 
 if TYPE_CHECKING:

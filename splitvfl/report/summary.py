@@ -14,6 +14,7 @@ from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import feature_notes
 from splitvfl.leakage.label_leak import largest
 from splitvfl.leakage.membership import MembershipLeak
+from splitvfl.leakage.message_audit import shown_name
 from splitvfl.leakage.packed_values import PackedReading
 from splitvfl.privacy.accounting import Spent
 from splitvfl.privacy.single_column import SolvableColumn
@@ -287,6 +288,12 @@ class RunSummary:
             default=(None, "", ""),
             key=lambda entry: entry[0] or 0.0,
         )
+
+    @property
+    def worst_in_words(self) -> str:
+        """The worst leak AUC at any party, with its attack as it is shown; "" if there is none."""
+        worst, attack, party = self.worst
+        return "" if worst is None else f"worst leak AUC {worst:.4f} ({shown_name(attack)} at {party})"
 
     @property
     def metric_name(self) -> str:

@@ -17,7 +17,7 @@ from splitvfl.leakage.after_training import own_copy
 from splitvfl.leakage.architecture import architecture_of
 from splitvfl.leakage.asked_categories import MOST_CATEGORIES, NO_CATEGORIES, AskedCategories, asked_categories
 from splitvfl.leakage.column_figures import ColumnReading, OwnShares
-from splitvfl.leakage.column_reading import ColumnReader
+from splitvfl.leakage.column_reading import ColumnReader, SentColumns
 from splitvfl.leakage.ridge import fit_ridge
 from splitvfl.leakage.shown_records import ShownRecords
 from splitvfl.leakage.watching import Watch
@@ -71,18 +71,25 @@ class ColumnSeats:
                         party,
                         attack,
                         watch,
+                        self._sent(party, exchange, batches),
                         active=active.name,
-                        categories=self._categories[name],
-                        among=self._among,
-                        nobodys=_nobodys(active),
-                        epoch_steps=None if exchange.one_way else len(batches),
-                        once=exchange.one_way,
                         seed=seed,
                         top=OwnTop(active),
                         beside=beside if self._has_columns or len(passives) > 1 else None,
                     )
             if any(reads_jointly(attack) for attack in attacks):
                 party.sent_to.append(partial(beside.note, name))
+
+    def _sent(self, party: PassiveParty, exchange: Exchange, batches: Batches) -> SentColumns:
+        return SentColumns(
+            names=party.data.numeric_names,
+            train=party.data.train,
+            categories=self._categories[party.name],
+            among=self._among,
+            nobodys=_nobodys(self._active),
+            epoch_steps=None if exchange.one_way else len(batches),
+            once=exchange.one_way,
+        )
 
     def readings(self, party: str) -> list[ColumnReading]:
         """Return what was read of one party's columns, beside what the label party's own columns tell of them."""
@@ -211,8 +218,15 @@ def read_own_columns(
         seed: Draws the records whose columns the attacker is assumed to know.
         every_message: Whether sampled attacks are called with every message too.
     """
-    among = _shown_records(party.data.train, batches, exchange)
     categories = asked_categories(party.data) if attacks else NO_CATEGORIES
+    sent = SentColumns(
+        names=party.data.numeric_names,
+        train=party.data.train,
+        categories=categories,
+        among=_shown_records(party.data.train, batches, exchange),
+        epoch_steps=None if every_message or exchange.one_way else len(batches),
+        once=exchange.one_way,
+    )
     no_top = f"{party.name} holds neither the label party's half of the model nor labels"
     for attack in attacks:
         why = _unavailable(attack, party, exchange, categories, no_top=no_top)
@@ -221,32 +235,16 @@ def read_own_columns(
         if why:
             watch.unavailable[party.name][hook_name(attack)] = why
         else:
-            steps = None if every_message or exchange.one_way else len(batches)
-            _seat(
-                party,
-                attack,
-                watch,
-                active=active,
-                categories=categories,
-                among=among,
-                epoch_steps=steps,
-                once=exchange.one_way,
-                seed=seed,
-                spared=True,
-            )
+            _seat(party, attack, watch, sent, active=active, seed=seed, spared=True)
 
 
 def _seat(
     party: PassiveParty,
     attack: Attack,
     watch: Watch,
+    sent: SentColumns,
     *,
     active: str,
-    categories: AskedCategories,
-    among: Tensor,
-    nobodys: Tensor | None = None,
-    epoch_steps: int | None,
-    once: bool,
     seed: int,
     top: Callable[[Tensor], nn.Module] | None = None,
     beside: _Beside | None = None,
@@ -258,13 +256,8 @@ def _seat(
     fresh = derive_seed(seed, "architecture", party.name)
     reader = ColumnReader(
         copy.deepcopy(attack),
+        sent,
         name=name,
-        names=party.data.numeric_names,
-        train=party.data.train,
-        categories=categories,
-        among=among,
-        nobodys=nobodys,
-        epoch_steps=epoch_steps,
         seed=derive_seed(seed, "known columns", party.name),
         refused=partial(watch.unavailable[party.name].__setitem__, name),
         models={
@@ -274,18 +267,17 @@ def _seat(
         },
         spared=spared,
         joint=joint,
-        once=once,
     )
     watch.readers[party.name][name] = reader
 
-    def see(sent: SentActivation) -> None:
-        seen = (sent.message, sent.batch.columns, sent.batch.ids)
-        if sent.phase == "training":
-            reader.see(*seen, party=active, step=sent.step)
+    def see(one: SentActivation) -> None:
+        seen = (one.message, one.batch.columns, one.batch.ids)
+        if one.phase == "training":
+            reader.see(*seen, party=active, step=one.step)
             if joint and beside is not None:
-                beside.ask(party.name, sent.step, partial(reader.see_jointly, *seen, party=active, step=sent.step))
+                beside.ask(party.name, one.step, partial(reader.see_jointly, *seen, party=active, step=one.step))
         else:
-            reader.see_later(*seen, party=active, step=sent.step, phase=sent.phase, piece=sent.piece)
+            reader.see_later(*seen, party=active, step=one.step, phase=one.phase, piece=one.piece)
 
     party.sent_to.append(see)
 

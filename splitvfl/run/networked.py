@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic
 
-from splitvfl.crypto.refusals import Refusals, journal_of
 from splitvfl.data.digests import refuse_changed_data
 from splitvfl.errors import ArgumentError, ConfigError, DataError, LinkError, ProtocolError
 from splitvfl.exchange.base import Exchange, Side, checked_side
@@ -23,11 +22,9 @@ from splitvfl.exchange.handshake import (
     HeldCheckpoints,
     TaskSpec,
     active_introduction,
-    held_by_all,
     passive_introduction,
 )
 from splitvfl.leakage.column_reading import ColumnReader
-from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.schedule import Schedule
@@ -35,12 +32,13 @@ from splitvfl.messaging.conversation import Half
 from splitvfl.net.driver import Correspondent
 from splitvfl.net.meeting import Meeting
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.party.refusals import Refusals, journal_of
 from splitvfl.run import checkpoint
-from splitvfl.run.party_folder import KEPT_CHECKPOINTS, PartyFolder
+from splitvfl.run.party_folder import KEPT_CHECKPOINTS, PartyFolder, RunEnd
 from splitvfl.run.party_training import ActiveTraining, P, PartyTraining, PassiveTraining
 from splitvfl.run.replay import ReplayJournal
 from splitvfl.run.session import Session
-from splitvfl.run.shared_state import collect_json, with_shared, without_shared, without_the_others
+from splitvfl.run.shared_state import with_shared, without_shared, without_the_others
 from splitvfl.run.teamwork import TeamMeeting, check_replicas, telling
 from splitvfl.run.training import Training, TrainingProgress
 from splitvfl.run.written_files import REPLAY_JOURNAL
@@ -106,6 +104,8 @@ class PartyRun(Training, Generic[P]):
         number: Number of the run, the same at all its parties; empty before they have met.
     """
 
+    _end: RunEnd
+
     def __init__(
         self,
         session: Session[Meeting],
@@ -161,8 +161,8 @@ class PartyRun(Training, Generic[P]):
         newest = self._folder.newest()
         if newest:  # before anybody is met
             self._refuse_changes(newest)
-        if self._team_has_parted(newest):
-            if self._is_end(newest):
+        if self._end.team_has_parted(newest, self.team, self.name):
+            if self._end.is_at(newest):
                 self.notify(f"{self.name} finished this run before: nothing is left to train")
             self._go_on_alone(newest)
             return
@@ -180,7 +180,7 @@ class PartyRun(Training, Generic[P]):
             if self.settings.exchange.one_way:
                 self._go_on_alone(self._folder.newest())
         except (DataError, LinkError, ProtocolError) as error:
-            if not self._is_end(self._folder.newest()):
+            if not self._end.is_at(self._folder.newest()):
                 raise
             self.notify(
                 f"{error}; {self.name} itself has done everything, and ends without them. If another party still has "
@@ -223,7 +223,7 @@ class PartyRun(Training, Generic[P]):
     @property
     def is_at_its_end(self) -> bool:
         """Whether the newest checkpoint in the folder is that of the last step."""
-        return self._is_end(self._folder.newest())
+        return self._end.is_at(self._folder.newest())
 
     def was_at_its_end(self) -> bool:
         """Return whether all workers of this party had done everything before, so that its half can be written."""
@@ -243,7 +243,7 @@ class PartyRun(Training, Generic[P]):
         try:
             self._session.drive(half, self._links, first_s=self._first_s)
         finally:
-            self._monitor.close()
+            self._log.monitor.close()
 
     @abstractmethod
     def _half(self) -> Half:
@@ -303,38 +303,7 @@ class PartyRun(Training, Generic[P]):
         Raises:
             CheckpointError: If it is damaged, or belongs to another run.
         """
-        self._go_on_from((yield from resuming(self._held_by_all())))
-
-    def _held_by_all(self) -> HeldCheckpoints:
-        """Return the checkpoints that all workers of this party hold."""
-        own = self._folder.held()
-        if self.team.size == 1:
-            return own
-        held = {}
-        for rank, (run, steps) in enumerate(collect_json(self.team, [own.run, own.steps])):
-            held[f"worker {rank} of {self.name}"] = HeldCheckpoints(run, tuple(steps))
-        return held_by_all(held)
-
-    # --- the end of the run
-
-    def _is_end(self, run: Mapping[str, Any]) -> bool:
-        """Return whether it has done everything at a checkpoint."""
-        return bool(run) and (run["stopped"] or run["step"] == self.settings.schedule.steps)
-
-    def _has_parted(self, run: Mapping[str, Any]) -> bool:
-        """Return whether nobody needs it any more, and it nobody."""
-        return bool(run) and self._folder.noted_farewell() == (run["run"], run["step"]) and self._is_end(run)
-
-    def _team_has_parted(self, newest: Mapping[str, Any]) -> bool:
-        """Return whether nobody needs this party any more: where one worker knows that, all have done everything."""
-        own = self._has_parted(newest)
-        parted = b"parted" in self.team.collect(b"parted" if own else b"")
-        if parted and not own and not self._is_end(newest):
-            raise DataError(
-                f"other workers of {self.name} have finished this run, and {self.settings.folder} does not hold its "
-                "end; bring the folder back, or start all parties anew with --overwrite"
-            )
-        return parted
+        self._go_on_from((yield from resuming(self._folder.held_by_all(self.team, self.name))))
 
     def _take_up(self, path: Path | None, *, alone: bool) -> None:
         assert path is not None, "it lay there just now"
@@ -370,7 +339,7 @@ class PartyRun(Training, Generic[P]):
         self._watch_replays()
         # What a run logs is worker 0's, which has what all of them evaluate.
         log = self.settings.folder if self.team.rank == 0 else None
-        self._monitor = Monitor(log, resume_at=(self._offset, step) if step in found and log is not None else None)
+        self._log.begin_in(log, going_on_from=step if step in found and log is not None else None)
         if step not in found or not step:
             self.save_checkpoint()  # under the number of this run
             self.team.collect(b"saved")
@@ -396,7 +365,7 @@ class PartyRun(Training, Generic[P]):
             CheckpointError: If it cannot be written; the last good one stays.
         """
         check_replicas(self.team, self.party)
-        self._flush()
+        self._log.flush()
         for chain in self.party.chains().values():
             chain.draw_generators(self.party.device)  # else a run that goes back to its beginning would draw others
         party = self.party.state_dict()
@@ -462,6 +431,7 @@ class ActiveRun(PartyRun[ActiveParty]):
     ) -> None:
         super().__init__(session, partners, settings, **options)
         self.learned, self._build = learned, build
+        self._end = RunEnd(self._folder, settings.schedule.steps, ends_alone=settings.exchange.one_way)
 
     def _half(self) -> Half:
         widths = yield from active_introduction(self.name, self.partners, self.learned)
@@ -488,14 +458,8 @@ class ActiveRun(PartyRun[ActiveParty]):
         self.settings.exchange.check_private_top(self.party)
         return checked_side(self.settings.exchange.active(self.party), self.settings.exchange)
 
-    def _has_parted(self, run: Mapping[str, Any]) -> bool:
-        if not self.settings.exchange.one_way:
-            return super()._has_parted(run)
-        noted = self._folder.noted_farewell() if run else None
-        return noted is not None and noted[0] == run["run"]  # it has all activations, whatever it has done with them
-
     def _go_on_alone(self, newest: Mapping[str, Any]) -> None:
-        if not self.settings.exchange.one_way or self._is_end(newest):
+        if not self.settings.exchange.one_way or self._end.is_at(newest):
             super()._go_on_alone(newest)
             return
         if self._own is None:
@@ -505,7 +469,7 @@ class ActiveRun(PartyRun[ActiveParty]):
         assert self._side is not None, "it was taken just now"
         self._side.reopen()
         self.notify(f"nobody else is needed any more: {self.name} trains on what it has, from step {self.step} on")
-        self._monitor = Monitor(self.settings.folder, resume_at=(self._offset, self.step))
+        self._log.begin_in(self.settings.folder, going_on_from=self.step)
         self._train()
 
     def _train(self) -> None:
@@ -542,6 +506,7 @@ class PassiveRun(PartyRun[PassiveParty]):
     ) -> None:
         super().__init__(session, (active,), settings, **options)
         self._build = build
+        self._end = RunEnd(self._folder, settings.schedule.steps, crosses=settings.exchange.one_way)
         self._learned: TaskSpec | None = None
         # The active party says nothing before everybody is there: as long as it waits for them, this one does.
         self._first_s = session.first_s
@@ -578,7 +543,7 @@ class PassiveRun(PartyRun[PassiveParty]):
     @property
     def is_broken_off(self) -> bool:
         """Whether there is anything left to do."""
-        return not self._is_end(self._state())
+        return not self._end.is_at(self._state())
 
     def take_newest(self) -> bool:
         """Take up what is known of a run that has ended before its end, without anybody; return whether it had begun.
@@ -592,11 +557,6 @@ class PassiveRun(PartyRun[PassiveParty]):
     @property
     def _readers(self) -> list[ColumnReader]:
         return [*self.watch.readers[self.name].values()]
-
-    def _is_end(self, run: Mapping[str, Any]) -> bool:
-        if self.settings.exchange.one_way:  # it takes no step
-            return bool(run) and bool(run.get("crossed"))
-        return super()._is_end(run)
 
     def _state(self) -> dict[str, Any]:
         return super()._state() | {"learned": asdict(self.learned), "watch": self.watch.state_dict()}

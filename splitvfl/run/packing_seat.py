@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 from torch import Tensor
 
-from splitvfl.crypto.engine import Engine
 from splitvfl.errors import ConfigError
 from splitvfl.exchange.base import Exchange, Side
-from splitvfl.exchange.paillier import EncryptedExchange, EncryptedSide
 from splitvfl.hooks import Attack, View, needs_of
 from splitvfl.leakage.judging import Leak
 from splitvfl.leakage.packed_values import STRENGTHS, PackedReading, PackedScores, PackedValues
 from splitvfl.leakage.watching import Watch
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.run.seats import LabelBook
+
+if TYPE_CHECKING:
+    from splitvfl.crypto.engine import Engine
+    from splitvfl.crypto.owner import Owner
 
 PACKED: Final = "packed_values"
 """The view field of attacks on what a deviating party unpacks."""
@@ -56,7 +58,6 @@ def deviating(exchange: Exchange, engines: Mapping[str, Any], active: str, names
         why = exchange.why_not_malicious(name, active=active, names=names)
         if why:
             raise ConfigError(f"malicious.{name}: {why}")
-    assert isinstance(exchange, EncryptedExchange), "others were refused"
     return {name: exchange.with_engine(engines[name]) if name in engines else exchange for name in names}
 
 
@@ -104,13 +105,14 @@ class PackingSeat:
         party.observers.append(_Observer(leak, labels_of, partial(self._latest.__getitem__, party.name)))
 
     def _opened(self, modulus: int, ciphertexts: Tensor) -> list[int]:
-        return self._keeper(modulus)[1].owner.decrypt(ciphertexts)
+        return self._keeper(modulus)[1].decrypt(ciphertexts)
 
-    def _keeper(self, modulus: int) -> tuple[str, EncryptedSide]:
-        """Return who owns a key."""
+    def _keeper(self, modulus: int) -> tuple[str, Owner]:
+        """Return who has a key, and its owner."""
         for name, side in self._sides.items():
-            if isinstance(side, EncryptedSide) and side.has_key and side.owner.public.n == modulus:
-                return name, side
+            owner = side.owner_of(modulus)
+            if owner is not None:
+                return name, owner
         raise AssertionError("a key belongs to one of the parties")
 
     def _note(self, name: str, packed: PackedValues) -> None:
@@ -148,8 +150,6 @@ class PackingSeat:
 
     def readings(self) -> list[PackedReading]:
         """Return what was read, what came back first."""
-        assert isinstance(self._exchange, EncryptedExchange) or not self._scores, "nothing else is packed"
-        most = self._exchange.encryption.most_columns if isinstance(self._exchange, EncryptedExchange) else 0
         found = []
         for (name, owner, strength), scores in self._scores.items():
             labels = name in self._passives and owner not in self._passives
@@ -160,7 +160,7 @@ class PackingSeat:
                     owner=owner,
                     reads="labels" if labels else "parts",
                     strength=strength,
-                    most_columns=most,
+                    most_columns=self._exchange.most_sums,
                 )
             )
         return [one for one in found if one is not None]

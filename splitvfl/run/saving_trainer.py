@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
 
-from splitvfl.data.columns import Provenance
+from splitvfl.data.columns import Provenance, Records
 from splitvfl.data.digests import encoded_digest
-from splitvfl.data.joint_records import read_joint_records
 from splitvfl.exchange.handshake import TaskSpec
-from splitvfl.exchange.prediction import Part, predict, predict_records
+from splitvfl.exchange.prediction import Part, Prediction, predict, predict_records
 from splitvfl.exchange.scoring import ACTIVE
 from splitvfl.learning.settings import Settings
 from splitvfl.party.direction import check_awaited
@@ -39,7 +39,7 @@ class MadeBy:
 
 
 class SavingTrainer(Trainer):
-    """A :class:`splitvfl.run.trainer.Trainer` that saves its models, and scores records with them.
+    """A :class:`splitvfl.run.trainer.Trainer` that saves its models, and scores its records with them.
 
     Attributes:
         made_by: The sections of an experiment that the parties' halves were made by, for those who read them again.
@@ -63,38 +63,22 @@ class SavingTrainer(Trainer):
             check_awaited(self.active.scores, direction_by)
         self._scores_by, self._direction_by = scores_by, direction_by
 
-    def predict(self, records: Any = None, *, part: Part = "test") -> Tensor:
+    def predict(self, records: Mapping[str, Records] | None = None, *, part: Part = "test") -> Tensor:
         """Return the joint scores of records, with the weights that the models hold.
 
         Args:
-            records: New ones: a file or a table in memory with the columns of all parties, or one for each party by
-                name, as :func:`splitvfl.data.joint_records.read_joint_records` takes them. ``None``: the run's own.
+            records: Of each party by name, encoded as its training records were. ``None``: the run's own.
             part: Of its own, ``"test"`` or ``"train"``.
 
         Returns:
             Scores as they are published, after defenses of activations and scores: probabilities ``(n,)`` of a binary
             task, ``(n, k)`` of ``k`` classes; values ``(n,)`` of a regression. In the records' order.
-
-        Raises:
-            ArgumentError: If the parties' columns came as numbers, so that nobody knows how to encode others.
-            DataError: If records are not as the training records were.
         """
-        if records is None:
-            return predict(
-                self.active,
-                self.passives,
-                part=part,
-                scores_by=self._scores_by,
-                direction_by=self._direction_by,
-            ).scores
-        found = read_joint_records(records, [party.data for party in self._parties])
-        return predict_records(
-            self.active,
-            self.passives,
-            found.records,
-            scores_by=self._scores_by,
-            direction_by=self._direction_by,
-        ).scores
+        scores: Callable[..., Prediction] = partial(predict, part=part)
+        if records is not None:
+            scores = partial(predict_records, records=records)
+        found = scores(self.active, self.passives, scores_by=self._scores_by, direction_by=self._direction_by)
+        return found.scores
 
     def save(self, folder: str | Path) -> None:
         """Write the trained half of each party, ready to predict: :func:`splitvfl.load_run` reads them.

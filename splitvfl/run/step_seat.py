@@ -16,9 +16,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from splitvfl.data.columns import columns_of, with_one
 from splitvfl.errors import ArgumentError, AttackRefused, HookError
 from splitvfl.exchange.base import Exchange
-from splitvfl.exchange.linear import columns_of, with_one
 from splitvfl.hooks import Attack, PartnerStep, View, fields_in_words, hook_name, needs_of, unused
 from splitvfl.leakage.column_errors import shares_recovered
 from splitvfl.leakage.column_figures import EXACT, TOLD, ColumnReading, ColumnShare

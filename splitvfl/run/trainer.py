@@ -7,10 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from splitvfl.crypto.engine import Engine
-from splitvfl.crypto.refusals import Refusals, journal_of
 from splitvfl.cut.layer import refuse_batch_mixing
 from splitvfl.data.digests import data_digests, refuse_changed_data
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError
@@ -34,7 +32,6 @@ from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.leaks import Leaks
 from splitvfl.leakage.membership import MembershipLeak
 from splitvfl.leakage.message_audit import MessageAudit
-from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.packed_values import PackedReading
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.randomness import derive_seed
@@ -43,6 +40,7 @@ from splitvfl.messaging.conversation import Half, Recorder, converse
 from splitvfl.messaging.messages import Message
 from splitvfl.party.attaching import attach_defense, check_labels
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.party.refusals import Refusals, journal_of
 from splitvfl.run import checkpoint, written_files
 from splitvfl.run.column_seats import ColumnSeats
 from splitvfl.run.feature_seats import feature_leaks
@@ -57,6 +55,9 @@ from splitvfl.run.score_seats import ScoreSeats
 from splitvfl.run.seats import LabelBook, Seats
 from splitvfl.run.step_seat import StepSeat
 from splitvfl.run.training import Training, TrainingProgress, new_run_number
+
+if TYPE_CHECKING:
+    from splitvfl.crypto.engine import Engine
 
 
 class Trainer(Training):
@@ -285,17 +286,17 @@ class Trainer(Training):
         """Train, and attack when that is done; whatever ends it, files are closed."""
         try:
             self._converse()
-            self._seats.attack_after_training(self.step, self._monitor)
-            self._score_seats.read(self.step, self._monitor)
-            self._step_seat.read(self.step, self._monitor)
-            self._membership_seat.read(self.step, self._monitor)
+            self._seats.attack_after_training(self.step, self._log.monitor)
+            self._score_seats.read(self.step, self._log.monitor)
+            self._step_seat.read(self.step, self._log.monitor)
+            self._membership_seat.read(self.step, self._log.monitor)
         finally:
             for side in self._sides.values():
                 side.close()
             try:
-                self._flush()
+                self._log.flush()
             finally:
-                self._monitor.close()
+                self._log.monitor.close()
 
     def _converse(self) -> None:
         """Let all parties talk through the whole run."""
@@ -343,7 +344,7 @@ class Trainer(Training):
             party.refusals.check()
         if self.folder is not None and not self.data_digests:
             self.data_digests = _digests(self._parties)
-        self._monitor = Monitor(self.folder, resume_at=(self._offset, self.step) if self._begun else None)
+        self._log.begin_in(self.folder, going_on_from=self.step if self._begun else None)
         self._begun = True
         for side in self._sides.values():
             side.keep_in(self.folder)
@@ -450,7 +451,7 @@ class Trainer(Training):
         """
         if self.folder is None:
             return
-        self._flush()
+        self._log.flush()
         run = {
             **self._progress_state(),
             "number": self.number,

@@ -18,12 +18,12 @@ from splitvfl.errors import ConfigError
 from splitvfl.exchange.evaluation import EvaluatedOutputs, Evaluation
 from splitvfl.exchange.handshake import HeldCheckpoints
 from splitvfl.leakage.label_leak import LabelLeak
-from splitvfl.leakage.monitor import Monitor
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning.schedule import Schedule, StepPlan
 from splitvfl.messaging.conversation import Half
 from splitvfl.party.party import Party
 from splitvfl.run.replacement import Replacement
+from splitvfl.run.step_log import StepLog
 from splitvfl.system.signals import Interrupted, Signals
 from splitvfl.team.team import Alone, Team
 
@@ -57,6 +57,21 @@ class Status:
     test: float
     worst_leak: tuple[float, str]
     label_leaks: Mapping[str, LabelLeak] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, run: Training, schedule: Schedule, *, epoch: int) -> Status:
+        """Return where a run stands in an epoch of its schedule."""
+        on_test = (value for tag, value in run.figures.items() if tag.startswith("test/"))
+        return cls(
+            epoch=epoch,
+            epochs=schedule.epochs,
+            step=run.step,
+            steps=schedule.steps,
+            loss=run.loss,
+            test=next(on_test, math.nan),  # the headline figure comes first
+            worst_leak=run.watch.worst_logged,
+            label_leaks=dict(run.watch.label_leaks_logged),
+        )
 
 
 def new_run_number() -> str:
@@ -118,10 +133,7 @@ class Training(ABC):
         self.foresee: Callable[[Mapping[str, int]], tuple[list[Solvable], list[str]]] | None = None
         self.replacing: Replacement | None = None
         self._judging = 0.0
-        self._seconds = 0.0
-        self._sums: dict[str, tuple[float, int]] = {}
-        self._offset = 0
-        self._monitor = Monitor(None)
+        self._log = StepLog()
         self._coming: deque[StepPlan] = deque()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
@@ -236,17 +248,11 @@ class Training(ABC):
         """Count the step under way, log, and tell of it; go on with the next one, unless a checkpoint comes first."""
         plan = self.plan
         assert plan is not None, "one is under way"
-        self._seconds += self.clock - (self.watch.seconds - self._judging)
-        measured = {tag: value for party in self._parties for tag, value in party.measurements.items()}
-        totals = frozenset().union(*(party.running_totals for party in self._parties))
-        for tag, value in measured.items():
-            total, count = (0.0, 0) if tag.rpartition("/")[2] in totals else self._sums.get(tag, (0.0, 0))
-            if math.isfinite(value):
-                self._sums[tag] = (total + value, count + 1)
+        measured = self._log.add(self._parties, self.clock - (self.watch.seconds - self._judging))
         self.step = plan.step + 1
         if plan.logs:
-            self._monitor.write(self.step, self._scalars(measured, plan))
-        self._progress(self._status(plan.epoch + 1))
+            self._log.monitor.write(self.step, self._scalars(measured, plan))
+        self._progress(Status.of(self, self._schedule, epoch=plan.epoch + 1))
         self.saving = plan.saves or self.team.stop_asked
         if not self.saving:
             self._go_on()
@@ -290,63 +296,27 @@ class Training(ABC):
         defenses = {f"defense/{tag}": value for tag, value in measured.items()}
         penalties = {f"penalty/{tag}": value for party in self._parties for tag, value in party.penalised.items()}
         watched = self.watch.scalars(epoch_ends=plan.ends_epoch)
-        spent = self._spent_scalars() if self._tells_spent(plan) else {}
+        spent = _spent_scalars(self.account) if _tells_spent(plan, last=self.step == self._schedule.steps) else {}
         return {"train/loss": self.loss, **self.figures, **defenses, **penalties, **spent, **watched}
-
-    def _tells_spent(self, plan: StepPlan) -> bool:
-        """Return whether the log says what was spent: at the end of every epoch, from the hundredth on of every tenth.
-
-        To find it takes longer than a short step, and the longer the more epochs there were.
-        """
-        epoch = plan.epoch + 1
-        apart: int = 10 ** max(0, len(str(epoch)) - 2)
-        return plan.ends_epoch and (self.step == self._schedule.steps or epoch % apart == 0)
-
-    def _spent_scalars(self) -> dict[str, float]:
-        if self.account is None:
-            return {}
-        return {
-            f"privacy/{spent.of}/{name}": value
-            for spent in self.account.spent_on_everything()
-            for name, value in (("epsilon", spent.epsilon), ("mu", spent.mu), ("zcdp", spent.zcdp))
-            if math.isfinite(value)
-        }
 
     def spent(self) -> list[str]:
         """Return what was spent of a privacy budget up to now, in sentences; none where nothing is counted."""
         return [] if self.account is None else [spent.in_words(planned) for spent, planned in self.account.everything()]
 
-    def _status(self, epoch: int) -> Status:
-        on_test = (value for tag, value in self.figures.items() if tag.startswith("test/"))
-        return Status(
-            epoch=epoch,
-            epochs=self._schedule.epochs,
-            step=self.step,
-            steps=self._schedule.steps,
-            loss=self.loss,
-            test=next(on_test, math.nan),  # the headline figure comes first
-            worst_leak=self.watch.worst_logged,
-            label_leaks=dict(self.watch.label_leaks_logged),
-        )
-
-    def _flush(self) -> None:
-        """Bring the log to disk, and note how long it is."""
-        if self._monitor.is_open:
-            self._offset = self._monitor.flush()
-
     def _progress_state(self) -> dict[str, Any]:
+        log = self._log.state_dict()
         return {
             "step": self.step,
-            "offset": self._offset,
-            "seconds": self._seconds,
+            "offset": log["offset"],
+            "seconds": log["seconds"],
             "loss": self.loss,
-            "sums": dict(self._sums),
+            "sums": log["sums"],
             "account": None if self.account is None else self.account.state_dict(),
         }
 
     def _take_back_progress(self, state: Mapping[str, Any]) -> None:
-        self.step, self._offset, self._seconds = state["step"], state["offset"], state["seconds"]
-        self.loss, self._sums = state["loss"], dict(state["sums"])
+        self.step, self.loss = state["step"], state["loss"]
+        self._log.load_state_dict(state)
         if self.account is not None and state.get("account") is not None:
             self.account.load_state_dict(state["account"])
 
@@ -367,12 +337,33 @@ class Training(ABC):
         It is the time in which the parties in this process compute. Waiting for others is none of it, nor are messages
         on their way.
         """
-        return 1000.0 * self._seconds / self.step if self.step else math.nan
+        return self._log.step_ms(self.step)
 
     @property
     def measurements(self) -> dict[str, float]:
         """Means over the run of what the defenses logged, of totals the last: ``party/defense/measurement``."""
-        return {tag: total / count for tag, (total, count) in self._sums.items() if count}
+        return self._log.means
+
+
+def _tells_spent(plan: StepPlan, *, last: bool) -> bool:
+    """Return whether the log says what was spent: at the end of every epoch, from the hundredth on of every tenth.
+
+    To find it takes longer than a short step, and the longer the more epochs there were.
+    """
+    epoch = plan.epoch + 1
+    apart: int = 10 ** max(0, len(str(epoch)) - 2)
+    return plan.ends_epoch and (last or epoch % apart == 0)
+
+
+def _spent_scalars(account: PrivacyBudget | None) -> dict[str, float]:
+    if account is None:
+        return {}
+    return {
+        f"privacy/{spent.of}/{name}": value
+        for spent in account.spent_on_everything()
+        for name, value in (("epsilon", spent.epsilon), ("mu", spent.mu), ("zcdp", spent.zcdp))
+        if math.isfinite(value)
+    }
 
 
 def _tensors(tested: EvaluatedOutputs | None) -> dict[str, Tensor] | None:

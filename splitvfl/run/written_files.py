@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from splitvfl.crypto.refusals import PATTERN
 from splitvfl.exchange.base import KEPT_FOLDER
+from splitvfl.party.refusals import PATTERN
 
 FAREWELL_FILE = "farewell.json"
 """Of one party: written when nobody needs it any more."""

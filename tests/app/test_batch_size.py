@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data.columns import VerticalData
 from splitvfl.errors import ConfigError
 from splitvfl.run.networked import ActiveRun, PassiveRun
-from tests.run.parties import free_ports, same_weights, weights_of
+from tests.run.parties import free_ports, same_weights, side_by_side, weights_of
 
 FILE = """
 data: {name: breast-cancer}
@@ -120,10 +120,7 @@ def test_over_a_network_it_is_the_same_to_the_bit(changes: Sequence[str], tmp_pa
     def take_part(name: str) -> None:
         runs[name], _ = run_party(config, name, tmp_path / name)
 
-    lab = threading.Thread(target=take_part, args=("lab",))
-    lab.start()
-    take_part("clinic")
-    lab.join(60)
+    assert side_by_side({name: partial(take_part, name) for name in ("clinic", "lab")}) == {}
 
     trainer = build_trainer(config, load_data(config))
     trainer.fit(2)

@@ -37,7 +37,9 @@ network: {{listen: "127.0.0.1:{port}", plaintext_on_loopback: true, meeting_s: {
 """
 
 
-def written(folder: Path, *, text: str = FILE, epochs: int = 2, batch: int = 64, meeting: int = 60) -> ExperimentConfig:
+def written(
+    folder: Path, *, text: str = FILE, epochs: int = 2, batch: int = 64, meeting: float = 60
+) -> ExperimentConfig:
     file = folder / "run.yaml"
     file.write_text(text.format(port=free_ports(1)[0], epochs=epochs, batch=batch, meeting=meeting))
     return load_config(file)
@@ -175,7 +177,7 @@ def test_what_an_earlier_process_has_sent_is_read_from_the_last_checkpoint(tmp_p
     with pytest.raises(CheckpointError, match="go on by starting that party again, as it was started"):
         read_summary(tmp_path / "lab")
     with pytest.raises(LinkError):
-        run_party(written(tmp_path, meeting=1), "lab", tmp_path / "lab")
+        run_party(written(tmp_path, meeting=0.2), "lab", tmp_path / "lab")
     found = read_summary(tmp_path / "lab")
     assert (found.steps, found.planned_steps) == (7, 14)
     assert found.parties["lab"].readings[0].records > 0
@@ -183,5 +185,5 @@ def test_what_an_earlier_process_has_sent_is_read_from_the_last_checkpoint(tmp_p
 
 def test_before_anything_was_sent_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(LinkError):
-        run_party(written(tmp_path, meeting=1), "lab", tmp_path / "lab")
+        run_party(written(tmp_path, meeting=0.2), "lab", tmp_path / "lab")
     assert not (tmp_path / "lab" / "summary.json").exists()

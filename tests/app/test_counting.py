@@ -32,7 +32,7 @@ from splitvfl.errors import CheckpointError, ConfigError, LimitError, PrivacyErr
 from splitvfl.exchange.prediction import predict_records
 from splitvfl.run.ledger import Ledger
 from splitvfl.run.ledger_file import LEDGER_FOLDER, LINES_FILE
-from tests.run.parties import free_ports
+from tests.run.parties import free_ports, side_by_side
 
 TEXT = """\
 data: {name: table, path: all.csv, id_column: customer}
@@ -312,31 +312,25 @@ def service(name: str, run: Path, settings: tuple[str, ...], *own: str, records:
     return prepare_prediction(chosen, name, files)
 
 
-def together(**services: Any) -> dict[str, Exception]:
-    wrong: dict[str, Exception] = {}
-
-    def act(name: str, one: Any) -> None:
-        try:
-            one.run()
-        except Exception as error:  # handed to the test
-            wrong[name] = error
-
-    threads = [threading.Thread(target=act, args=item) for item in services.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    assert not any(thread.is_alive() for thread in threads), "somebody hangs"
-    return wrong
+def together(**services: Any) -> dict[str, BaseException]:
+    """Run every party's service, the label party's last: it dials the others."""
+    return side_by_side({name: one.run for name, one in reversed(services.items())})
 
 
-@pytest.mark.parametrize("scores_by", ROLES)
+@pytest.mark.parametrize(
+    "scores_by",
+    [
+        "active",
+        "shop",
+        *(pytest.param(name, marks=pytest.mark.slow(reason="a network, twice")) for name in ("coordinator", "telecom")),
+    ],
+)
 def test_a_limit_is_a_partys_own_and_its_refusal_reaches_who_asks(run: Path, scores_by: str) -> None:
     """The telecom alone has one; nobody has agreed to it."""
     settings = network(f"prediction.scores_by={scores_by}")
     names = [*PARTIES, *(["coordinator"] if scores_by == "coordinator" else [])]
 
-    def predict() -> dict[str, Exception]:
+    def predict() -> dict[str, BaseException]:
         own = {"telecom": ["prediction.per_record=1"]}
         return together(**{name: service(name, run, settings, *own.get(name, [])) for name in names})
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from splitvfl.data.doubts import DoubtWarning
 from splitvfl.defenses import AsymmetricResponse
@@ -34,18 +32,6 @@ from splitvfl.penalties import DistanceCorrelation
 from splitvfl.sklearn import SplitClassifier, SplitRegressor
 
 SMALL: dict[str, Any] = {"model": {"name": "mlp", "bottom": [8]}, "epochs": 2, "learning_rate": 0.1, "batch_size": 16}
-
-# What scikit-learn checks and these do not pass, with the reason: nothing.
-EXPECTED_FAILURES: dict[str, str] = {}
-
-
-@pytest.mark.slow(reason="a hundred checks, most of which train")
-@parametrize_with_checks(
-    [SplitClassifier(**SMALL, audit=False), SplitRegressor(**SMALL, audit=False)],
-    expected_failed_checks=lambda estimator: EXPECTED_FAILURES,
-)
-def test_what_scikit_learn_checks(estimator: Any, check: Callable[[Any], None]) -> None:
-    check(estimator)
 
 
 @pytest.fixture(scope="module")

@@ -182,7 +182,7 @@ def test_a_label_is_guessed_by_its_name_and_its_values(
 
 
 def test_an_experiment_that_is_there_is_left_alone(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    people().to_csv("bank.csv", index=False)
+    few(people()).to_csv("bank.csv", index=False)
     (here / "bank.yaml").write_text("mine")
 
     assert main(["init", "bank.csv"]) == 2
@@ -192,26 +192,31 @@ def test_an_experiment_that_is_there_is_left_alone(here: Path, capsys: pytest.Ca
     assert load_config(here / "new" / "first.yaml").data.path == str(here / "bank.csv")
 
 
+def few(frame: pd.DataFrame, *text: str) -> pd.DataFrame:
+    """Leave columns of text out but those that are named: each is tried in every style of numbers."""
+    return frame.drop(columns=[name for name in ("born", "street", "country", "spent") if name not in text])
+
+
 @pytest.mark.parametrize(
     ("change", "flags", "told"),
     [
-        (lambda frame: frame, ["--label", "churn"], "--label: no column 'churn'; did you mean 'churned'?"),
-        (lambda frame: frame, ["--label", "usage"], "it has 39 missing values in 200 records"),
-        (lambda frame: frame, ["--label", "country"], "it is 'DE' in every record that has a value"),
-        (lambda frame: frame, ["--label", "street"], "it holds 200 different texts"),
+        (few, ["--label", "churn"], "--label: no column 'churn'; did you mean 'churned'?"),
+        (few, ["--label", "usage"], "it has 39 missing values in 200 records"),
+        (lambda frame: few(frame, "country"), ["--label", "country"], "it is 'DE' in every record that has a value"),
+        (lambda frame: few(frame, "street"), ["--label", "street"], "it holds 200 different texts"),
         (
-            lambda frame: frame.assign(churned=frame["churned"].where(frame.index > 5)),
+            lambda frame: few(frame).assign(churned=frame["churned"].where(frame.index > 5)),
             [],
             "churned of bank.csv looks like the label by its name, and has 6 missing values in 200 records",
         ),
         (
-            lambda frame: frame.assign(churned=np.where(frame.index > 5, "yes", " ")),
+            lambda frame: few(frame).assign(churned=np.where(frame.index > 5, "yes", " ")),
             [],
             "churned of bank.csv looks like the label by its name, and is 'yes' in every record that has a value",
         ),
-        (lambda frame: frame, ["--id", "job"], "--id: column 'job' of bank.csv cannot name the records"),
-        (lambda frame: frame, ["--id", "custmer_id"], "did you mean 'customer_id'?"),
-        (lambda frame: frame.rename(columns={"churned": "a"}).assign(b=frame["churned"]), [], "say --label"),
+        (few, ["--id", "job"], "--id: column 'job' of bank.csv cannot name the records"),
+        (few, ["--id", "custmer_id"], "did you mean 'customer_id'?"),
+        (lambda frame: few(frame).rename(columns={"churned": "a"}).assign(b=frame["churned"]), [], "say --label"),
         (lambda frame: frame[["customer_id", "balance", "churned"]], [], "one column to learn from, 'balance'"),
         (lambda frame: frame[["customer_id", "born", "churned"]], [], "no column to learn from"),
     ],

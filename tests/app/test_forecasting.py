@@ -46,6 +46,7 @@ train: {{epochs: 2, batch_size: 32, device: cpu, seed: 0}}
 audit: false
 attacks: []
 """
+COUNT = 150
 COLUMNS = "calls, hours, loud, plan, same"
 # By name: task, label, the passive party's columns, and further settings of it.
 CASES = {
@@ -72,12 +73,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A table, and a finished run of each case."""
     place = tmp_path_factory.mktemp("forecasts")
     draw = np.random.default_rng(0)
-    numbers = {name: draw.random(300).round(6) for name in ("age", "calls", "hours", "loud")}
-    numbers |= {"late": draw.integers(0, 2, 300), "same": np.ones(300), "age2": numbers["age"] + numbers["calls"]}
-    plan = draw.choice(["a", "b", "c"], 300)
-    score = numbers["calls"] + numbers["hours"] - numbers["loud"] + (plan == "a") + draw.normal(0, 0.2, 300)
+    numbers = {name: draw.random(COUNT).round(6) for name in ("age", "calls", "hours", "loud")}
+    numbers |= {"late": draw.integers(0, 2, COUNT), "same": np.ones(COUNT), "age2": numbers["age"] + numbers["calls"]}
+    plan = draw.choice(["a", "b", "c"], COUNT)
+    score = numbers["calls"] + numbers["hours"] - numbers["loud"] + (plan == "a") + draw.normal(0, 0.2, COUNT)
     labels = {"default": (score > 0.8).astype(int), "class": np.digitize(score, [0.3, 0.8, 1.3])}
-    names = [f"c{number:03d}" for number in range(300)]
+    names = [f"c{number:03d}" for number in range(COUNT)]
     pd.DataFrame({"customer": names, **numbers, "plan": plan, **labels}).to_csv(place / "all.csv", index=False)
     for name, (task, label, columns, more) in CASES.items():
         text = EXPERIMENT.format(task=task, label=label, columns=columns, more=more, drop=", ".join(unused(name)))
@@ -426,7 +427,7 @@ def test_who_is_misled_by_the_models_transform_stands_beside_who_knows_it(folder
 def test_no_more_records_are_attacked_than_were_asked_for(folder: Path) -> None:
     few, all_of_them = with_model(folder, "binary", judged=50), with_model(folder, "binary")
 
-    assert (few.judged, all_of_them.judged) == (50, 243)
+    assert (few.judged, all_of_them.judged) == (50, 125)
     assert few.views[0].least_squares == all_of_them.views[0].least_squares
     # Baselines are of the records on which attacks were run, so that one may be divided by the other.
     half = next(one for one in few.views[0].attacks if one.attack == "half")
@@ -546,7 +547,7 @@ def test_parts_of_other_passive_parties_are_taken_as_known(folder: Path) -> None
 
 
 def test_records_that_are_not_those_of_the_training_are_said(folder: Path, tmp_path: Path) -> None:
-    pd.read_csv(folder / "all.csv").iloc[:150].to_csv(tmp_path / "fewer.csv", index=False)
+    pd.read_csv(folder / "all.csv").iloc[:80].to_csv(tmp_path / "fewer.csv", index=False)
     config = load_config(folder / "binary.yaml", [f"data.path={tmp_path / 'fewer.csv'}"])
 
     notes = forecast(config, "telecom", model=folder / "binary", judged=20).notes
@@ -556,6 +557,9 @@ def test_records_that_are_not_those_of_the_training_are_said(folder: Path, tmp_p
 
 
 # --- the command
+
+
+FEW = ("--judged", "5")  # records that attacks are tried on
 
 
 def run(folder: Path, *words: str) -> int:
@@ -575,13 +579,13 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_it_fits_eighty_columns_and_ends_in_a_sentence(
     here: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(here, *words) == 0
+    assert run(here, *words, *FEW) == 0
 
     lines = capsys.readouterr().out.rstrip().splitlines()
     assert max(map(len, lines)) <= 80
     last = " ".join(line.strip() for line in lines[max(n for n, line in enumerate(lines) if not line.strip()) :])
     settings = {"model": here / words[2]} if len(words) > 1 else {}
-    assert last.strip() == forecast(load_config(words[0]), "telecom", **settings).sentence
+    assert last.strip() == forecast(load_config(words[0]), "telecom", judged=5, **settings).sentence
     assert last.endswith(".")
 
 
@@ -593,11 +597,11 @@ def test_nothing_is_sent(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "create_connection", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
-    assert run(here, "four.yaml", "--model", "four") == 0
+    assert run(here, "four.yaml", "--model", "four", *FEW) == 0
 
 
 def test_json_holds_all_of_it_and_is_the_owners_alone(here: Path) -> None:
-    assert run(here, "four.yaml", "--model", "four", "--json", "f.json") == 0
+    assert run(here, "four.yaml", "--model", "four", "--json", "f.json", *FEW) == 0
 
     def no_constants(text: str) -> None:
         raise AssertionError(f"{text} is no JSON")
@@ -625,7 +629,7 @@ def test_json_holds_all_of_it_and_is_the_owners_alone(here: Path) -> None:
             assert attack.keys() == {"attack", "mse", "near", "bits_left", "categories", "columns", "note"}
             assert [column["column"] for column in attack["columns"]] == said["columns"]
             assert attack["columns"][0].keys() == {"column", "mse", "near", "bits_left"}
-    assert said == json.loads(json.dumps(found(here, "four").as_json()))
+    assert said == json.loads(json.dumps(found(here, "four", judged=5).as_json()))
 
 
 @pytest.mark.parametrize(

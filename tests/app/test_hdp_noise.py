@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from splitvfl.exchange.split import Split
 from splitvfl.messaging.messages import Message
 from splitvfl.privacy import gaussian_sigma, tight_hdp_sensitivity
 from splitvfl.run.trainer import Trainer
-from tests.run.parties import free_ports, same_weights, weights_of
+from tests.run.parties import free_ports, same_weights, side_by_side, weights_of
 
 TEXT = """
 data: {name: breast-cancer, split_seed: 8}
@@ -307,26 +307,15 @@ def test_receivers_use_no_more_than_the_proof_allows() -> None:
     assert trainer.active.top.intercept.item() == pytest.approx(step.item(), rel=1e-4)
 
 
-@pytest.mark.parametrize("text", [PAIR, TEXT], ids=["two", "three"])
+@pytest.mark.parametrize(
+    "text", [pytest.param(PAIR, id="two"), pytest.param(TEXT, id="three", marks=pytest.mark.slow(reason="a network"))]
+)
 def test_over_a_network_it_is_the_same_to_the_bit(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Equal noise has to come from equal seeds, which a deployed run under a claim refuses.
     monkeypatch.setattr(Deployment, "_check_noise_seed", lambda self: None)
     changes = ("train.noise_seed_for_experiments=5", "train.batch_size=128", "train.epochs=2", "model.intercept=true")
     config = config_of(*changes, text=text + NETWORK, port=free_ports(1)[0], source=tmp_path / "run.yaml")
-    failed: list[BaseException] = []
-
-    def take_part(name: str) -> None:
-        try:
-            run_party(config, name, tmp_path / name)
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=take_part, args=(name,)) for name in config.parties]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not failed
+    assert side_by_side({name: partial(run_party, config, name, tmp_path / name) for name in config.parties}) == {}
     trainer = build_trainer(config, load_data(config))
     trainer.fit(2)
     modules = {"clinic": trainer.active.top, **{name: one.bottom for name, one in trainer.passives.items()}}
@@ -343,22 +332,8 @@ def test_noise_is_an_agreed_term_and_that_of_another_rate_is_not_taken(tmp_path:
     assert {"noise: epsilon", "noise: radius", "noise: calibration", "noise of the active party"} <= own.keys()
     differing = {key for key in own if own[key] != theirs[key]}
     assert {"noise of the active party", "noise of a passive party"} <= differing
-    failed: dict[str, BaseException] = {}
-
-    def take_part(name: str, its: ExperimentConfig) -> None:
-        try:
-            run_party(its, name, tmp_path / name)
-        except BaseException as error:
-            failed[name] = error
-
-    threads = [
-        threading.Thread(target=take_part, args=(name, other if name == "lab" else config))
-        for name in ("clinic", "lab", "far")
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    its = {"clinic": config, "lab": other, "far": config}
+    failed = side_by_side({name: partial(run_party, one, name, tmp_path / name) for name, one in its.items()})
     assert isinstance(failed["lab"], DataError)
     assert "noise of a passive party: " in str(failed["lab"])
 

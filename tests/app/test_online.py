@@ -127,6 +127,7 @@ def new_records() -> list[dict[str, Any]]:
     return json.loads(table.to_json(orient="records", double_precision=15))  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow(reason="two parties serve in processes of their own, and are stopped one after the other")
 def test_parties_serve_until_they_are_stopped(folder: Path, checkout: Path) -> None:
     make_certificates(folder / "certs", ["bank", "telecom"])
     meeting, port = free_ports(2)

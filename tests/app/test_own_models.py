@@ -120,6 +120,7 @@ def test_a_run_goes_on_to_the_same_weights(folder: Path) -> None:
         run_experiment(config_of("model.hidden=6", "train.checkpoint_every_steps=4"), folder / "whole", resume=True)
 
 
+@pytest.mark.slow(reason="trains and predicts over a network")
 def test_it_crosses_a_network_and_predicts(folder: Path, checkout: Path) -> None:
     """Each party names its own half, and one of them a loss that the other has no file of.
 

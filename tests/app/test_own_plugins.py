@@ -82,6 +82,7 @@ def test_an_optimiser_of_ones_own_trains_and_goes_on(folder: Path) -> None:
     assert_same(weights_in(folder / "own" / "weights"), weights_in(folder / "same" / "weights"))
 
 
+@pytest.mark.slow(reason="a network")
 def test_an_optimiser_of_ones_own_trains_over_a_network(folder: Path) -> None:
     """It is each party's own business: here the passive party has its own, and the label party has not."""
     found = {}

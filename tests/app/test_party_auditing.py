@@ -69,7 +69,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_partys_own_hooks_are_audited_and_the_others_are_named(
     here: Path, name: str, own: str, claims: int, other: str, unasked: str
 ) -> None:
-    found = audit_party(load_config(f"{name}.yaml"), name, draws=800)
+    found = audit_party(load_config(f"{name}.yaml"), name, draws=400)
     assert [(each.defense, each.verdict) for each in found.defenses] == [(own, "proven")]
     assert len([claim for claim in found.claims if claim.measured is not None]) == claims
     assert found.party == name
@@ -88,7 +88,7 @@ def test_a_label_owner_is_told_that_early_stopping_voids_its_guarantee_without_c
     pd.read_csv("bank.csv")[columns].to_csv("own.csv", index=False)
     flips = ["data.path=own.csv", "data.ranges=null", "defenses=[{name: randomised-response, epsilon: 1.0}]"]
     kept, void = (
-        audit_party(load_config("bank.yaml", [*flips, *more]), "bank", draws=800).defenses[0].claims[0]
+        audit_party(load_config("bank.yaml", [*flips, *more]), "bank", draws=400).defenses[0].claims[0]
         for more in ([], ["train.early_stopping={patience: 1}"])
     )
     assert kept.verdict == "proven"
@@ -137,14 +137,14 @@ def test_in_a_shared_file_the_hooks_of_others_are_theirs(here: Path) -> None:
     text = (here / "bank.yaml").read_text().replace("{role: passive,", "{role: passive, columns: rest,")
     both = text.replace(ADD, "").replace("columns: rest}", "columns: [income]}")
     (here / "both.yaml").write_text(f"{both}{ADD.rstrip()[:-1]}, {{name: gaussian-ir, clip: 1.0, sigma: 2.0}}]\n")
-    found = audit_party(load_config("both.yaml"), "bank", draws=800)
+    found = audit_party(load_config("both.yaml"), "bank", draws=400)
     assert [each.defense for each in found.defenses] == ["laplace-residue"]
     assert any("gaussian-ir(clip=1.0, sigma=2.0)" in gap for gap in found.gaps if gap.startswith("shop: "))
 
 
 def test_the_labels_of_a_party_without_columns_are_audited(here: Path) -> None:
     pd.read_csv("bank.csv").drop(columns="income").to_csv("bank.csv", index=False)
-    found = audit_party(load_config("bank.yaml"), "bank", draws=800)
+    found = audit_party(load_config("bank.yaml"), "bank", draws=400)
     assert found.defenses[0].verdict == "proven"
     assert any("no model to attach them at" in gap for gap in found.gaps)
 
@@ -188,7 +188,7 @@ def test_the_folder_of_a_partys_run_says_whose_it_is(here: Path, capsys: pytest.
     run_party(configs["bank"], "bank", here / "runs" / "bank")
     other.join()
     for name, defense in (("bank", "laplace-residue"), ("shop", "gaussian-ir")):
-        assert main(["audit", f"runs/{name}", "--draws", "400"]) == 0
+        assert main(["audit", f"runs/{name}", "--draws", "400", "--seeds", "0"]) == 0
         said = json.loads((here / "runs" / name / "audit.json").read_text())
         assert (said["party"], [each["defense"] for each in said["defenses"]]) == (name, [defense])
     assert not (here / "audit.json").exists()

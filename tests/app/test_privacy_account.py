@@ -6,8 +6,8 @@ import itertools
 import json
 import math
 import re
-import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from splitvfl.run import checkpoint
 from splitvfl.run.trainer import Trainer
 from splitvfl.run.training import Status
 from splitvfl.system.signals import Interrupted
-from tests.run.parties import free_ports
+from tests.run.parties import free_ports, side_by_side
 
 TEXT = """
 data: {name: breast-cancer}
@@ -292,6 +292,7 @@ def test_a_budget_that_cannot_be_is_refused(changes: tuple[str, ...], complaint:
 NETWORK = 'network: {listen: "127.0.0.1:PORT", plaintext_on_loopback: true, meeting_s: 60, message_s: 60}\n'
 
 
+@pytest.mark.slow(reason="trains over a network")
 def test_deployed_parties_end_alike_and_each_says_what_was_spent(tmp_path: Path) -> None:
     text = TEXT.replace('columns: ["mean *"]}', 'columns: ["mean *"], address: "127.0.0.1:PORT"}') + NETWORK
     text = text.replace("PORT", str(free_ports(1)[0]))
@@ -305,11 +306,7 @@ def test_deployed_parties_end_alike_and_each_says_what_was_spent(tmp_path: Path)
         done[name] = run.account.begun
 
     def train() -> None:
-        threads = [threading.Thread(target=take_part, args=(name,)) for name in config.parties]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        assert side_by_side({name: partial(take_part, name) for name in config.parties}) == {}
 
     train()
     assert done == dict.fromkeys(config.parties, last_by_hand())

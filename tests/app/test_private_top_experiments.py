@@ -28,6 +28,7 @@ from splitvfl.report.report import write_report
 from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint
 from splitvfl.run import trainer as training
+from tests.builders import same
 from tests.run.parties import finished, free_ports, start_party
 
 EXPERIMENT = """\
@@ -207,13 +208,14 @@ parties:
   shop: {role: passive, columns: ["worst *"]}
 model: {name: mlp, bottom: [16, 8], top_hidden: [8], dropout: 0.2}
 train:
-  epochs: 12
+  epochs: 5
   batch_size: 64
   seed: 3
   private_seed_for_experiments: 3
   noise_seed_for_experiments: 5
   early_stopping: {patience: 2, validation_every: 5}
 network: {listen: ":PORT", certificates: certs}
+audit: false
 defenses:
   - {name: asymmetric-response, detection_error: 0.45}
 """
@@ -234,19 +236,15 @@ def test_over_a_network_it_is_the_label_partys_own_business(tmp_path: Path, chec
         path = checkpoint.latest(Path("runs") / name / "checkpoints")
         assert path is not None
         found = checkpoint.load(path)["party"]
-        assert _equal(found["module"], whole[f"party-{name}"]["module"])
-        assert _equal(found["kept"], whole[f"party-{name}"]["kept"])
+        assert same(found["module"], whole[f"party-{name}"]["module"])
+        assert same(found["kept"], whole[f"party-{name}"]["kept"])
         if name != "clinic":
-            assert _equal(found["module"], plain[f"party-{name}"]["module"])
+            assert same(found["module"], plain[f"party-{name}"]["module"])
     assert read_summary(Path("runs/clinic")).test_metric == read_summary(Path("whole")).test_metric
     assert read_summary(Path("runs/clinic")).sending_metric == read_summary(Path("plain")).test_metric
     # The half that scores new records is the private one, of the epoch that is kept.
     kept = whole["party-clinic"]["kept"]
     half = load_half(Path("runs/clinic/model")).weights
-    assert _equal(dict(half), {name: kept[f"private_top.{name}"] for name in half})
+    assert same(dict(half), {name: kept[f"private_top.{name}"] for name in half})
     for name in ("lab", "shop"):
         assert "private_top: true" not in (Path("runs") / name / "experiment.yaml").read_text()
-
-
-def _equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)

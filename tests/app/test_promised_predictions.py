@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from splitvfl.report.releases import (
     use_reserve,
 )
 from splitvfl.report.summary import read_summary
-from tests.run.parties import free_ports
+from tests.run.parties import free_ports, side_by_side
 
 TEXT = """
 data: {name: breast-cancer}
@@ -64,23 +64,10 @@ def config_of(folder: Path, *changes: str, text: str = TEXT) -> ExperimentConfig
     return parse_config(text.replace("PORT", str(free_ports(1)[0])), source=folder / "run.yaml", overrides=changes)
 
 
-def together(act: Any, names: Sequence[str] = PARTIES) -> None:
+def together(act: Callable[[str], object]) -> None:
     """Let every party act in a thread of its own."""
-    failed: list[BaseException] = []
-
-    def one(name: str) -> None:
-        try:
-            act(name)
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=one, args=(name,)) for name in names]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    if failed:
-        raise failed[0]
+    for error in side_by_side({name: partial(act, name) for name in PARTIES}).values():
+        raise error
 
 
 def service_of(config: ExperimentConfig, name: str, folder: Path, told: list[str]) -> Service:
@@ -153,7 +140,7 @@ def test_in_one_process_it_is_said_and_counted_too(tmp_path: Path, capsys: pytes
     assert "That is of the training alone" in page
     capsys.readouterr()
     # The audit says it of the claim itself.
-    assert main(["audit", str(run), "--draws", "400"]) == 0
+    assert main(["audit", str(run), "--draws", "400", "--seeds", "0"]) == 0
     assert f"parts of the logits of {2 * TESTS} records" in " ".join(capsys.readouterr().out.split())
     claims = json.loads((run / "audit.json").read_text())["defenses"][-1]["claims"]
     assert all(any(f"{2 * TESTS} records" in why for why in claim["why"]) for claim in claims)

@@ -28,7 +28,6 @@ from splitvfl.attacks.error_bounds import row_space, transformed_error
 from splitvfl.cli import main
 from splitvfl.data.load import load
 from splitvfl.data.transform import best_rotation, flip
-from splitvfl.defenses.revealed_weights import least_singular_value, shifted_error, weight_shift
 from splitvfl.errors import CheckpointError, ConfigError, DataError
 from splitvfl.leakage.column_moments import ColumnMoments
 from splitvfl.leakage.estimates import JudgedAttack
@@ -39,6 +38,7 @@ from splitvfl.leakage.reconstruction import (
     read_reconstruction,
     shown_views,
 )
+from splitvfl.learning.revealed_weights import least_singular_value, shifted_error, weight_shift
 from splitvfl.report.column_leaks import attack_rows
 from splitvfl.report.estimate_plots import drawn_estimates
 from splitvfl.report.report import write_report
@@ -85,13 +85,13 @@ def tables(name: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table, and a finished run of each case. Every seventh record is far from the others in one column."""
+    """A table, and a finished run of each case. Every thirty-third record is far from the others in one column."""
     place = tmp_path_factory.mktemp("reconstructions")
     draw = np.random.default_rng(1)
-    count = 160
+    count = 100
     numbers = {name: draw.random(count).round(6) for name in ("age", "calls", "hours", "loud")}
     numbers |= {"visits": draw.integers(0, 2, count), "same": np.ones(count)}
-    numbers["hours"][::53] = 3.0 + numbers["hours"][::53]
+    numbers["hours"][::33] = 3.0 + numbers["hours"][::33]
     plan = draw.choice(["a", "b", "c"], count)
     score = numbers["calls"] + numbers["hours"] - numbers["loud"] + (plan == "a") + draw.normal(0, 0.2, count)
     labels = {"default": (score > 0.8).astype(int), "class": np.digitize(score, [0.3, 0.8, 1.3])}
@@ -443,8 +443,8 @@ def test_attacks_that_the_run_lists_keep_its_settings(folder: Path, tmp_path: Pa
     text = (run / "experiment.yaml").read_text()
     listed = "attacks: [norm, {name: gradient-inversion, steps: 3}, 'gone:Away']"
     (run / "experiment.yaml").write_text(re.sub(r"^attacks: .*$", listed, text, flags=re.MULTILINE))
-    found = reconstruct(run, records=20, plots=False)
-    by_hand = reconstruct(run, attacks="gradient-inversion(steps=3)", records=20, plots=False)
+    found = reconstruct(run, records=4, plots=False)
+    by_hand = reconstruct(run, attacks="gradient-inversion(steps=3)", records=4, plots=False)
     for sees in ("scores", "activation"):
         one, other = (attack_of(view_of(each, sees, "test"), "gradient-inversion") for each in (found, by_hand))
         assert one.mse == other.mse
@@ -559,6 +559,7 @@ def test_the_command_and_the_page_show_what_the_file_says(
     run, beside = tmp_path / "four", tmp_path / "told.json"
     shutil.copytree(folder / "four", run)
     options = ["--attacks", "least-squares,half-star,rcc1", "--transformed-weights", "rotated", "--json", str(beside)]
+    options += ["--records", "12"]
     assert main(["reconstruct", str(run), *options]) == 0
     printed = capsys.readouterr().out
     page = write_report([run], run / "report.html", title="told").read_text(encoding="utf-8")

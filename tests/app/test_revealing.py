@@ -217,7 +217,7 @@ def test_a_model_that_is_not_linear_is_revealed_as_it_is(folder: Path, tmp_path:
 # --- a reconstruction with it
 
 
-@pytest.mark.parametrize(("case", "how"), [("four", "rotated"), ("two", "rotated"), ("two", "shifted")])
+@pytest.mark.parametrize(("case", "how"), [("four", "rotated"), ("two", "shifted")])
 def test_changed_weights_of_a_file_mislead_like_those_of_the_reconstruction(
     folder: Path, tmp_path: Path, how: str, case: str
 ) -> None:
@@ -417,16 +417,18 @@ def test_a_file_with_one_byte_changed_is_refused_or_says_the_same(folder: Path, 
     true = read_revealed(path)
     draw = np.random.default_rng(0)
     taken = 0
-    for place in range(len(whole)):
-        for new in {int(draw.integers(256)), whole[place] ^ 1, 0x20} - {whole[place]}:
-            path.write_bytes(whole[:place] + bytes([new]) + whole[place + 1 :])
-            try:
-                found = read_revealed(path)
-            except DataError:
-                continue
-            taken += 1
-            assert found.schema == true.schema
-            assert torch.equal(found.weight, true.weight)
+    for place, byte in enumerate(whole):
+        new = (int(draw.integers(256)), byte ^ 1, 0x20)[place % 3]
+        if new == byte:
+            continue
+        path.write_bytes(whole[:place] + bytes([new]) + whole[place + 1 :])
+        try:
+            found = read_revealed(path)
+        except DataError:
+            continue
+        taken += 1
+        assert found.schema == true.schema
+        assert torch.equal(found.weight, true.weight)
     assert taken < 10, "blanks at the end of the header"
 
 

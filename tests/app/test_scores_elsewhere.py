@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from splitvfl.errors import CheckpointError, ConfigError
 from splitvfl.net.certs import make_certificates
 from splitvfl.party.direction import own_direction
 from splitvfl.party.memoised import MemoisedNoise
-from tests.run.parties import free_ports
+from tests.run.parties import free_ports, side_by_side
 
 TEXT = """\
 data: breast-cancer
@@ -192,22 +191,9 @@ def service(name: str, halves: Path, settings: tuple[str, ...], out: Path | None
     return prepare_prediction(own, name, PredictionFiles(model=halves / name, records=Path("new.csv"), out=out))
 
 
-def run_all(*services: Any) -> list[Exception]:
-    wrong: list[Exception] = []
-
-    def act(one: Any) -> None:
-        try:
-            one.run()
-        except Exception as error:  # handed to the test
-            wrong.append(error)
-
-    threads = [threading.Thread(target=act, args=(one,)) for one in services]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    assert not any(thread.is_alive() for thread in threads), "somebody hangs"
-    return wrong
+def run_all(*services: Any) -> list[BaseException]:
+    """Run every party's service, the label party's last: it dials the others."""
+    return [*side_by_side({str(number): one.run for number, one in reversed([*enumerate(services)])}).values()]
 
 
 @pytest.mark.parametrize("scores_by", ["active", *ELSEWHERE])
@@ -226,9 +212,19 @@ def test_parties_score_over_a_network_whoever_computes_the_scores(halves: Path, 
 NOISY = "defenses=[{name: score-noise, scheme: optimum, power: 2.0, direction: [1, -1]}]"
 
 
-@pytest.mark.parametrize("scores_by", ["active", *ELSEWHERE])
+@pytest.mark.parametrize(
+    "scores_by",
+    [
+        "active",
+        "coordinator",
+        *(
+            pytest.param(name, marks=pytest.mark.slow(reason="six predictions of three parties"))
+            for name in ELSEWHERE[1:]
+        ),
+    ],
+)
 def test_memoised_noise_is_the_same_in_another_prediction_of_the_same_records(halves: Path, scores_by: str) -> None:
-    """By other processes, in another order of the records, at every scorer; fresh noise is not."""
+    """In another order of the records, at every scorer; fresh noise is not."""
     records = pd.read_csv("new.csv")
     names = [*PARTIES, *(["coordinator"] if scores_by == "coordinator" else [])]
 
@@ -257,7 +253,10 @@ def test_memoised_noise_is_the_same_in_another_prediction_of_the_same_records(ha
 SENT = "defenses=[{name: score-noise, scheme: 2, power: 2.0, direction: sent}]"
 
 
-@pytest.mark.parametrize("scores_by", ["active", "coordinator", "shop"])
+@pytest.mark.parametrize(
+    "scores_by",
+    ["active", *(pytest.param(name, marks=pytest.mark.slow(reason="a network")) for name in ("coordinator", "shop"))],
+)
 def test_a_passive_party_sends_the_direction_of_noise(halves: Path, scores_by: str) -> None:
     """The same scores over a network, in one process, and with that direction in the settings."""
     common = (f"prediction.scores_by={scores_by}", "prediction.direction_by=lab")
@@ -478,11 +477,7 @@ def test_a_check_meets_who_computes_the_scores_and_says_who_was_reached(
         own = config(*settings, *([] if place is None else [f"network.listen={place}"]))
         found[name] = check_party(own, name, Path("run") / name, connect_s=60, tell=told[name].append)
 
-    threads = [threading.Thread(target=check, args=(name,)) for name in names]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=120)
+    assert side_by_side({name: partial(check, name) for name in names}, timeout=120) == {}
 
     assert found == {name: [] for name in names}
     scorer = f"{scores_by} (computes the scores)"

@@ -86,28 +86,39 @@ def score(
     return said
 
 
+def check_scores(file: Path) -> None:
+    """Compare scores with those of one process."""
+    found = pd.read_csv(file)
+    assert found["customer"].tolist() == [f"c{number}" for number in range(300, 360)]
+    # Batches of other sizes: rounding differs.
+    np.testing.assert_allclose(found["score"].to_numpy(np.float32), in_one_process(file.parent / "runs"), atol=1e-6)
+
+
 def test_workers_score_what_one_process_scores_in_one_file_and_count_it_once(
     folder: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    known = in_one_process(folder / "runs")
     said = score(checkout, folder, "NAME-new.csv")
     assert {words[0] for words in said.values()} == {"0"}, said
     assert "bank: 60 records scored; the scores are in scores.csv" in said["bank 0"]
     assert "records scored" not in said["bank 1"]
-    apart = score(checkout, folder, "NAME-new-{worker}.csv", runs="others", out="apart.csv")
-    assert {words[0] for words in apart.values()} == {"0"}, apart
-    for file in ("scores.csv", "apart.csv"):
-        found = pd.read_csv(folder / file)
-        assert found["customer"].tolist() == [f"c{number}" for number in range(300, 360)]
-        # Batches of other sizes: rounding differs.
-        np.testing.assert_allclose(found["score"].to_numpy(np.float32), known, atol=1e-6)
+    check_scores(folder / "scores.csv")
 
     again = score(checkout, folder, "NAME-new.csv", out="again.csv", in_vain="bank 1")
     assert [again[who][0] for who in ("bank 0", "telecom 0", "telecom 1")] == ["2"] * 3, again
     assert "per_record" in again["telecom 0"]
     assert "worker 0 of telecom" in again["telecom 1"]
     assert not (folder / "again.csv").exists()
+
+
+@pytest.mark.slow(reason="four processes")
+def test_records_in_a_file_of_each_worker_get_the_same_scores(
+    folder: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    said = score(checkout, folder, "NAME-new-{worker}.csv", runs="others", out="apart.csv")
+    assert {words[0] for words in said.values()} == {"0"}, said
+    check_scores(folder / "apart.csv")
 
 
 class Worker(Alone):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from splitvfl.exchange.psi import random_ids
 from splitvfl.learning.randomness import PartyRandom
 from splitvfl.learning.tasks import task_for
 from splitvfl.party.party import ActiveParty, PassiveParty
-from tests.run.parties import finished, free_ports, start, start_party
+from tests.run.parties import finished, free_ports, side_by_side, start, start_party
 from tests.tables import align_rows, ingest
 
 CPU = torch.device("cpu")
@@ -188,23 +187,9 @@ def prepared(name: str, *overrides: str, **settings: Any) -> Any:
     return prepare_prediction(config(name, *overrides), name, PredictionFiles(**{**known, **settings}))
 
 
-def run_all(*services: Any) -> list[Exception]:
-    """Run every party's service in a thread, and return what went wrong."""
-    wrong: list[Exception] = []
-
-    def act(service: Any) -> None:
-        try:
-            service.run()
-        except Exception as error:  # handed to the test
-            wrong.append(error)
-
-    threads = [threading.Thread(target=act, args=(service,)) for service in services]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    assert not any(thread.is_alive() for thread in threads), "somebody hangs"
-    return wrong
+def run_all(*services: Any) -> list[BaseException]:
+    """Run every party's service, the label party's last: it dials the others."""
+    return [*side_by_side({str(number): one.run for number, one in reversed([*enumerate(services)])}).values()]
 
 
 def test_published_scores_reach_every_party(folder: Path) -> None:

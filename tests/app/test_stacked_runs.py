@@ -143,7 +143,7 @@ def _encoding(run: Path) -> Floats:
 
 def test_equations_of_runs_on_other_records_and_scales_are_solved_together(folder: Path) -> None:
     names = ["may", "june"]
-    found = reconstruct(folder / "may", also=[folder / "june"], attacks="least-squares,half", plots=False)
+    found = reconstruct([folder / "may", folder / "june"], attacks="least-squares,half", plots=False)
     hand = ByHand(folder, names)
     for part, x in (("train", hand.train), ("test", hand.test)):
         for sees in ("scores", "activation"):
@@ -163,7 +163,7 @@ def test_equations_of_runs_on_other_records_and_scales_are_solved_together(folde
 
 
 def test_records_whose_columns_changed_are_left_out_and_counted(folder: Path) -> None:
-    found = reconstruct(folder / "july", also=[folder / "changed"], attacks="least-squares", plots=False)
+    found = reconstruct([folder / "july", folder / "changed"], attacks="least-squares", plots=False)
     views = [view_of(found, "activation", part) for part in ("train", "test")]
     assert sum(view.records for view in views) == 160 - 31
     assert all(view.best.mse < 1e-5 for view in views)
@@ -172,7 +172,7 @@ def test_records_whose_columns_changed_are_left_out_and_counted(folder: Path) ->
 
 def test_one_model_twice_is_one_model(folder: Path) -> None:
     alone = reconstruct(folder / "may", attacks="least-squares", plots=False)
-    twice = reconstruct(folder / "may", also=[folder / "may"] * 2, attacks="least-squares", plots=False)
+    twice = reconstruct([folder / "may"] * 3, attacks="least-squares", plots=False)
     for sees in ("scores", "activation"):
         one, other = (view_of(found, sees, "test") for found in (alone, twice))
         assert one.equations == other.equations
@@ -181,7 +181,7 @@ def test_one_model_twice_is_one_model(folder: Path) -> None:
 
 
 def test_of_several_parties_scores_stay_one_system_and_activations_one_each(folder: Path) -> None:
-    found = reconstruct(folder / "shop", also=[folder / "shop"], attacks="least-squares", plots=False)
+    found = reconstruct([folder / "shop", folder / "shop"], attacks="least-squares", plots=False)
     alone = reconstruct(folder / "shop", attacks="least-squares", plots=False)
     for party, columns in (("telecom", 5), ("shop", 1)):
         for sees, joint in (("scores", 6), ("activation", columns)):
@@ -195,7 +195,7 @@ def test_of_several_parties_scores_stay_one_system_and_activations_one_each(fold
 
 def test_rounded_scores_of_two_models_leave_more_than_exact_ones(folder: Path) -> None:
     rounded = reconstruct(
-        folder / "rounded-may", also=[folder / "rounded-july"], attacks="least-squares,rcc2,half", plots=False
+        [folder / "rounded-may", folder / "rounded-july"], attacks="least-squares,rcc2,half", plots=False
     )
     scores, activation = (view_of(rounded, sees, "train") for sees in ("scores", "activation"))
     assert scores.equations == activation.equations == 5
@@ -208,13 +208,11 @@ def test_rounded_scores_of_two_models_leave_more_than_exact_ones(folder: Path) -
 def test_without_weights_known_records_of_all_months_take_their_place(folder: Path) -> None:
     """Black box over months: the same known records tell each model's weights."""
     attack = "weight-estimation(known_rows=12, then=least-squares)"
-    together = reconstruct(folder / "may", also=[folder / "july"], attacks=attack, plots=False)
+    together = reconstruct([folder / "may", folder / "july"], attacks=attack, plots=False)
     alone = reconstruct(folder / "may", attacks=attack, plots=False)
     assert view_of(together, "activation", "test").best.mse < 1e-4
     assert view_of(alone, "activation", "test").best.mse > 0.005
-    few = reconstruct(
-        folder / "may", also=[folder / "july"], attacks="weight-estimation(known_rows=5),half", plots=False
-    )
+    few = reconstruct([folder / "may", folder / "july"], attacks="weight-estimation(known_rows=5),half", plots=False)
     assert "determine" in str(few.skipped["telecom"])
 
 
@@ -225,9 +223,9 @@ def test_revealed_files_go_to_the_run_that_they_are_of(folder: Path, tmp_path: P
         changed = ["--transformed-weights", "rotated", "--experiment", str(folder / f"{name}.yaml")]
         with redirect_stdout(io.StringIO()):
             assert main(["reveal", str(folder / name), "--out", str(files[-1]), *changed]) == 0
-    options: dict[str, Any] = {"also": [folder / "july"], "attacks": "least-squares", "plots": False}
-    both = reconstruct(folder / "may", revealed=files, **options)
-    one = reconstruct(folder / "may", revealed=files[1:], **options)
+    runs = [folder / "may", folder / "july"]
+    both = reconstruct(runs, revealed=files, attacks="least-squares", plots=False)
+    one = reconstruct(runs, revealed=files[1:], attacks="least-squares", plots=False)
     true, misled, partly = (
         view_of(found, "activation", "train", weights).best.mse
         for found, weights in ((both, "true"), (both, "revealed"), (one, "revealed"))
@@ -267,10 +265,10 @@ def test_runs_that_do_not_go_together_are_refused_by_name(
     folder: Path, other: str, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error) as refused:
-        reconstruct(folder / "may", also=[folder / other], attacks="half", plots=False)
+        reconstruct([folder / "may", folder / other], attacks="half", plots=False)
     assert message.replace("RUN", str(folder)) in str(refused.value)
 
 
 def test_a_trainer_is_no_finished_run(folder: Path) -> None:
     with pytest.raises(ConfigError, match="give a folder in place of the trainer"):
-        reconstruct(linear_trainer(features=2), also=[folder / "may"], attacks="half")
+        reconstruct([linear_trainer(features=2), folder / "may"], attacks="half")

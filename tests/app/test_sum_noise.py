@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from splitvfl.exchange.residue import Residue
 from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint
 from splitvfl.run.written_files import FAREWELL_FILE
-from tests.run.parties import SHORT_KEYS, free_ports, same_weights, weights_of
+from tests.run.parties import SHORT_KEYS, free_ports, same_weights, side_by_side, weights_of
 
 TEXT = """
 data: {name: table, path: people.csv, label: sick, id_column: id, split_seed: 3}
@@ -186,20 +186,7 @@ def test_over_a_network_it_is_the_same_to_the_bit(
         text = text.replace(own, theirs)
     changes = ("data.test_fraction=0.95", "train.epochs=1")
     config = config_of(folder, *changes, text=text + NETWORK, port=free_ports(1)[0])
-    failed: list[BaseException] = []
-
-    def take_part(name: str) -> None:
-        try:
-            run_party(config, name, tmp_path / name)
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=take_part, args=(name,)) for name in config.parties]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not failed
+    assert side_by_side({name: partial(run_party, config, name, tmp_path / name) for name in config.parties}) == {}
     trainer = build_trainer(config, load_data(config))
     trainer.fit(1)
     modules = {"clinic": trainer.active.top, **{name: one.bottom for name, one in trainer.passives.items()}}

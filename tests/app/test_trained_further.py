@@ -120,7 +120,15 @@ def killed_before(name: str) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("moment", ["_write_run", "_save_weights", "Trainer.save", "show_on_board"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "_write_run",
+        pytest.param("_save_weights", marks=pytest.mark.slow(reason="a process, and two trainings")),
+        pytest.param("Trainer.save", marks=pytest.mark.slow(reason="a process, and two trainings")),
+        "show_on_board",
+    ],
+)
 def test_a_run_that_is_killed_between_its_checkpoint_and_its_figures_is_finished_by_the_next_start(moment: str) -> None:
     number = numbers()
     assert predict() == 0
@@ -242,6 +250,7 @@ def both(begin: Callable[[str], object]) -> None:
         list(pool.map(begin, ("bank", "telecom")))
 
 
+@pytest.mark.slow(reason="trains and predicts over a network, twice")
 def test_over_a_network_counts_go_on_and_answers_of_two_models_share_no_noise(folder: Path, trained: Path) -> None:
     (port,) = free_ports(1)
     (folder / "party.yaml").write_text(NETWORK.format(folder=trained, port=port))

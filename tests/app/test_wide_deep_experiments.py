@@ -174,17 +174,21 @@ def test_an_optimiser_for_tables_needs_tables() -> None:
         trainer_of(chosen, "model.sparse=false")
 
 
-@pytest.mark.parametrize("precision", ["null", "bf16"])
-@pytest.mark.parametrize("optimizer", ["rowwise-adagrad", "sparse-adam"])
+@pytest.mark.parametrize(("optimizer", "precision"), [("rowwise-adagrad", "bf16"), ("sparse-adam", "null")])
 def test_a_resumed_run_ends_with_the_same_weights(optimizer: str, precision: str, tmp_path: Path) -> None:
-    settings = [f"train.embedding_optimizer={optimizer}", f"train.autocast={precision}", "model.crosses=[[age, city]]"]
+    settings = [
+        f"train.embedding_optimizer={optimizer}",
+        f"train.autocast={precision}",
+        "model.crosses=[[age, city]]",
+        "audit=false",
+    ]
     straight = trainer_of(*settings)
-    straight.fit(3)
+    straight.fit(2)
     first = trainer_of(*settings, folder=tmp_path / "run")
     first.fit(1)
     second = trainer_of(*settings, folder=tmp_path / "run")
     assert second.resume() == first.step
-    second.fit(3)
+    second.fit(2)
     assert all(torch.equal(value, weights(second)[name]) for name, value in weights(straight).items())
     assert straight.test == second.test
 

@@ -14,7 +14,6 @@ from splitvfl import attacks
 from splitvfl.attacks.known_defense import can_be_known, estimate_behind
 from splitvfl.data.transform import Transform, flip, permute, random_rotation
 from splitvfl.defenses import ClassLabel, Purification, Rounding, ScoreNoise, TopOne, noise_direction
-from splitvfl.defenses.revealed_weights import rotated_weights, weight_shift
 from splitvfl.defenses.score_noise import as_classes, scheme_noise
 from splitvfl.errors import ArgumentError, AttackRefused
 from splitvfl.hooks import (
@@ -32,6 +31,7 @@ from splitvfl.hooks import (
 )
 from splitvfl.leakage.score_equations import count_scores
 from splitvfl.leakage.unit_box import Box, unsolvable
+from splitvfl.learning.revealed_weights import rotated_weights, weight_shift
 
 PREDICTIONS, COLUMNS, CLASSES = 20, 5, 3
 KNOWN_ROWS = COLUMNS + 1

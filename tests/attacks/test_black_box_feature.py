@@ -143,7 +143,7 @@ def test_the_attacks_errors_on_uniform_features_are_the_closed_forms(
     count: int, case: int, intercept: float, expected: float, sign: float
 ) -> None:
     """2 / (3N(N+1)) and 1 / (N(N+1)), whatever the sign of the weight."""
-    runs = 400
+    runs = 100
     draws = torch.rand(runs, count, generator=torch.Generator().manual_seed(count), dtype=torch.float64)
     attack = BlackBoxFeatureAttack(case=case)  # type: ignore[arg-type]
     errors = torch.tensor(

@@ -18,6 +18,7 @@ from splitvfl.attacks.discrete_halves import closest_pairs
 from splitvfl.errors import ArgumentError, AttackRefused
 from splitvfl.hooks import Alphabet, Equations, View, call_attack
 from splitvfl.leakage.alphabets import finite, one_hot
+from tests.builders import random
 
 # Programs have all the time that they need: no test waits for a clock.
 AMPLE = {"time_limit_s": 600.0}
@@ -28,10 +29,6 @@ HALVES: dict[str, Any] = {"most_combinations": 6, **AMPLE}
 
 def matrix(*rows: list[float]) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)
-
-
-def random(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def discrete_columns(seed: int, count: int, *, m: int) -> tuple[Tensor, Tensor, list[Alphabet]]:

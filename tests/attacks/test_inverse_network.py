@@ -71,7 +71,7 @@ def test_what_is_linear_is_found_as_by_a_linear_map() -> None:
     assert share(InverseNetworkAttack(), straight(0), 0) > 0.999
 
 
-@pytest.mark.parametrize("known", [3, KNOWN])
+@pytest.mark.parametrize("known", [3, pytest.param(KNOWN, marks=pytest.mark.slow(reason="more known records"))])
 def test_where_nothing_is_told_it_stays_near_the_mean(known: int) -> None:
     """An estimate by the known records' mean is at −1 / 20 or so. Of seeds 0 to 4: −.02 to .02, and ridge to −.10."""
     assert share(InverseNetworkAttack(), noise(0), 0, known=known) > -0.1

@@ -56,6 +56,7 @@ def test_columns_that_differ_in_distribution_are_found_without_any_pair(seed: in
     assert shares(PseudoClientAttack(), straight(seed), seed).min() > 0.9
 
 
+@pytest.mark.slow(reason="two attacks on thirty messages")
 def test_an_adversary_finds_them_too() -> None:
     """Of seeds 0 to 5 in four, .85 to .99."""
     assert shares(PseudoClientAttack(loss="adversary"), straight(4), 4).min() > 0.9
@@ -89,7 +90,8 @@ class Knowing(nn.Module):
         return (activation @ self.undone - self.labels).square().mean()
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(3, marks=pytest.mark.slow(reason="another seed"))])
+@pytest.mark.slow(reason="two attacks on thirty messages")
+@pytest.mark.parametrize("seed", [0, 3])
 def test_of_columns_that_are_distributed_alike_labels_say_which_is_which(seed: int) -> None:
     """The label is the first column. Of seeds 0 to 5 it is found in all, .99 to 1.00, and without labels in none."""
     weight, found = torch.randn(2, 2, generator=torch.Generator().manual_seed(100 + seed)), {}

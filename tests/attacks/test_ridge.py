@@ -33,7 +33,7 @@ def unit_of(inputs: torch.Tensor) -> float:
     return torch.linalg.svdvals(in_their_units(inputs, inputs)).square().mean().item()
 
 
-@settings(max_examples=20)
+@settings(max_examples=6)
 @sizes
 def test_the_penalty_is_the_one_that_leaves_one_out_best(m: int, w: int, d: int, seed: int) -> None:
     """Scikit-learn's ridge, fitted anew without each record in turn."""
@@ -69,6 +69,7 @@ def test_estimates_are_those_of_scikit_learn(m: int, w: int, d: int, seed: int) 
         assert found.estimate(new)[:, place].numpy() == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
+@settings(max_examples=15)
 @sizes
 def test_estimates_stay_within_known_values_or_a_little_beyond_where_that_is_better_for_records_left_out(
     m: int, w: int, d: int, seed: int

@@ -130,6 +130,7 @@ def test_one_large_batch_tells_as_much_as_the_closed_form_says() -> None:
     assert abs(np.mean(hits) - expected) < 3 * math.sqrt(expected * (1 - expected) / len(hits))
 
 
+@pytest.mark.slow(reason="a hundred steps on a hundred records each")
 def test_over_a_run_labels_are_read_that_no_batch_tells() -> None:
     run = Run(300, 10)
     views = run.views(100, 100)

@@ -130,7 +130,10 @@ def credit_default(data_folder: Path) -> tuple[Tensor, Tensor]:
     return columns, 2 * data.active.train.labels[records].double() - 1
 
 
-@pytest.mark.parametrize(("batch", "epochs", "expected"), [(256, 30, 0.95), (64, 12, 0.98)])
+@pytest.mark.parametrize(
+    ("batch", "epochs", "expected"),
+    [pytest.param(256, 30, 0.95, marks=pytest.mark.slow(reason="thirty epochs")), (64, 12, 0.98)],
+)
 def test_credit_default_gives_its_labels_away(
     batch: int, epochs: int, expected: float, credit_default: tuple[Tensor, Tensor]
 ) -> None:

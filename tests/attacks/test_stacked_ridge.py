@@ -41,7 +41,7 @@ def share(attack: Attack, seed: int, **options: Any) -> float:
     return 1 - torch.stack(off[-RECORDS // BATCH :]).mean().item()
 
 
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("seed", [0, pytest.param(3, marks=pytest.mark.slow(reason="another seed"))])
 def test_behind_a_narrow_cut_that_moves_several_epochs_tell_more_than_one(seed: int) -> None:
     """Six columns behind two outputs. Of seeds 0 to 3: .54 to .80 of four epochs, .26 to .48 of two, .20 to .29 of one.
 

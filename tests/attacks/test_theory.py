@@ -26,7 +26,7 @@ Numbers are the paper's. Every line names a file and a test of it, here or elsew
 - Remark 2: `tests/attacks/test_box_projection.py::test_it_is_the_projection_that_a_general_solver_finds`
 - Remark 5: `tests/attacks/test_theory.py::test_many_predictions_tell_no_more_than_one_each`,
   `tests/attacks/test_theory.py::test_the_smallest_ball_of_many_predictions_is_that_of_each`
-- Remark 6: `tests/defenses/test_revealed_weights.py`
+- Remark 6: `tests/learning/test_revealed_weights.py`
 - Remark 9: `tests/attacks/test_theory.py::test_there_are_data_for_least_squares_and_data_for_half_star`
 - Remark 10: `tests/attacks/test_theory.py::test_the_error_per_column_may_fall_as_columns_are_added`
 - Exactness where A has rank d: `tests/attacks/test_theory.py::test_with_rank_d_all_but_half_are_exact`

@@ -33,6 +33,7 @@ from splitvfl.hooks import Defense, Secrets
 from splitvfl.privacy import gaussian_delta, gaussian_sigma
 
 DRAWS = 8_000
+longer = pytest.mark.slow(reason="an audit that takes longer than another of its kind")
 
 
 def audited(defense: Defense, seed: int = 0, **settings: Any) -> DefenseAudit:
@@ -224,7 +225,11 @@ TRUE: dict[str, tuple[Callable[[], Defense], dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("true", TRUE)
+# Of the same kind as one before.
+OTHERS = ("Add to two parties", "discrete Laplace", "targets, fresh", "a record's rows of a run")
+
+
+@pytest.mark.parametrize("true", [pytest.param(true, marks=longer if true in OTHERS else []) for true in TRUE])
 def test_true_claims_are_not(true: str) -> None:
     make, settings, verdict = TRUE[true]
     found = audited(make(), **settings, draws=400, confidence=0.999)
@@ -232,7 +237,7 @@ def test_true_claims_are_not(true: str) -> None:
     assert not found.gaps
 
 
-@pytest.mark.parametrize("make", [Clipped, partial(LaplaceResidue, epsilon=1.0)])
+@pytest.mark.parametrize("make", [Clipped, pytest.param(partial(LaplaceResidue, epsilon=1.0), marks=longer)])
 def test_measured_bounds_come_close_to_the_truth(make: Callable[[], Defense]) -> None:
     claim = audited(make()).claims[0]
     assert claim.bound is not None
@@ -376,12 +381,14 @@ def test_what_the_audit_cannot_make_is_named() -> None:
 
 # --- more than two classes
 
+of_rows = pytest.mark.slow(reason="rows of three pairs of classes")
+
 
 @pytest.mark.parametrize(
     ("make", "settings"),
     [
-        (partial(RecordGaussian, mu=0.8), {"width": 2}),
-        (partial(RecordGaussian, mu=0.8, per="run"), {"width": 4, "epochs": 2}),
+        pytest.param(partial(RecordGaussian, mu=0.8), {"width": 2}, marks=of_rows),
+        pytest.param(partial(RecordGaussian, mu=0.8, per="run"), {"width": 4, "epochs": 2}, marks=of_rows),
         (partial(GaussianTargets, mu=1.0, classes=3), {"epochs": 2}),
         (partial(RandomisedResponse, epsilon=1.0, classes=3), {"epochs": 2}),
     ],
@@ -409,7 +416,7 @@ class SparesOneClass(RecordGaussian):
         return super().claims()
 
 
-@pytest.mark.parametrize("spared", [0, 3])
+@pytest.mark.parametrize("spared", [pytest.param(0, marks=longer), 3])
 def test_the_worst_pair_of_classes_is_looked_for(spared: int) -> None:
     defense = SparesOneClass(mu=0.8)
     defense.spared = spared
@@ -418,6 +425,7 @@ def test_the_worst_pair_of_classes_is_looked_for(spared: int) -> None:
     assert f"class {spared}" in found.claims[0].inputs
 
 
+@pytest.mark.slow(reason="audits of rows of classes")
 def test_a_users_noise_on_the_rows_of_classes_is_audited() -> None:
     class OnLogits:
         """Noise for a change of one label, which moves a row of softmax less a label by √2, over the batch's size."""

@@ -28,6 +28,7 @@ def audited(sigma: float, delta: float, *, seed: int, draws: int, gaussian: bool
     return audit_release(world(0.0), world(1.0), epsilon=10.0, delta=delta, draws=draws, gaussian=gaussian)
 
 
+@pytest.mark.slow(reason="ten million draws of each world")
 def test_counting_refutes_the_textbooks_gaussian_at_ten() -> None:
     # Two seconds for ten million draws of each world: fewer would not do for every seed. Of few seeds, one is tried.
     for seed in range(SEEDS if SEEDS >= 20 else 1):

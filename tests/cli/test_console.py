@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from rich.color import ColorSystem
@@ -11,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from splitvfl.cli import main
-from splitvfl.cli.console import errors_console, output_console, say, tell
+from splitvfl.cli.console import errors_console, importing, output_console, say, tell
 from tests.report.test_report import run, stored
 
 
@@ -72,3 +76,39 @@ def test_folders_of_a_page_that_were_handed_over_steer_none(
     said = capsys.readouterr()
     assert said.out == "in\\x1b]0;box/report.html\n"
     assert said.err == "left out, as it has not finished: in\\x1b]0;box/not\\x1b[2J\\ndone\n"
+
+
+@pytest.fixture
+def searched() -> Iterator[None]:
+    """Let Python search for objects that nothing refers to, and afterwards search them all."""
+    gc.enable()
+    yield
+    gc.enable()
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("searched")
+def test_what_is_imported_is_not_searched_then_or_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = gc.get_freeze_count()
+    with importing():
+        assert not gc.isenabled()
+        monkeypatch.setitem(sys.modules, "new_here", ModuleType("new_here"))
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > before
+
+
+@pytest.mark.usefixtures("searched")
+def test_where_nothing_was_imported_all_is_searched_later() -> None:
+    before = gc.get_freeze_count()
+    with pytest.raises(ImportError), importing():
+        raise ImportError
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == before
+
+
+@pytest.mark.usefixtures("searched")
+def test_who_has_no_search_gets_none() -> None:
+    gc.disable()
+    with importing():
+        pass
+    assert not gc.isenabled()

@@ -10,10 +10,11 @@ from typing import Any
 import pydantic
 import pytest
 import torch
+from torch import nn
 
 from splitvfl.app.experiment import build_trainer
 from splitvfl.app.records import load_data
-from splitvfl.config.registry import built_in
+from splitvfl.config.registry import arguments_of, built_in
 from splitvfl.config.sections import (
     DataConfig,
     ExperimentConfig,
@@ -26,6 +27,7 @@ from splitvfl.data.load import load
 from splitvfl.data.spec import TableSpec
 from splitvfl.errors import ConfigError
 from splitvfl.hooks import PHASES
+from splitvfl.learning.optimizers import OPTIMIZERS
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.models import LogisticRegressionRecipe, MLPRecipe, WideDeepRecipe
 
@@ -485,6 +487,25 @@ def test_wrong_tables_cuts_and_precisions_are_told(given: str, line: str) -> Non
     with pytest.raises(ConfigError) as caught:
         parse(SHORT + given.replace("model: {", "model: {name: wide-deep, "))
     assert f": {line}" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimiser_that_is_not_tried_takes_a_step_with_the_largest_settings(name: str) -> None:
+    factory, weight = OPTIMIZERS[name], nn.Parameter(torch.zeros(3, 1))
+    weight.grad = torch.ones_like(weight)
+    largest = {"momentum": 0.999} | dict.fromkeys(("lr", "weight_decay", "l1", "l2", "radius"), 1e6)
+    own = arguments_of(factory)
+
+    made = factory([weight], **{key: value for key, value in largest.items() if key in own})
+    made.step()
+
+    assert own.keys() <= {"params", *largest}
+    assert not weight.isnan().any()
+
+
+def test_an_optimiser_whose_settings_leave_float32_is_tried() -> None:
+    with pytest.raises(ConfigError, match=r"train.optimizer: SGD cannot take a step of this training: value cannot be"):
+        parse(SHORT + "train: {optimizer: {name: sgd, lr: 1.0e+39}}")
 
 
 def test_the_optimiser_of_tables_may_be_a_name_or_settings() -> None:

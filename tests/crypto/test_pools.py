@@ -115,7 +115,9 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "sent", [pytest.param(signal.SIGINT, marks=pytest.mark.slow(reason="a process of its own")), signal.SIGKILL]
+)
 def test_processes_end_with_the_one_that_made_them(key: PrivateKey, checkout: Path, sent: signal.Signals) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", SCRIPT.format(n=key.public.n)],

@@ -78,7 +78,9 @@ def test_what_is_known_to_hold_categories_is_not_doubted() -> None:
     assert kinds("region", RANDOM.integers(1, 9, ROWS), known=True) == []
 
 
-@pytest.mark.parametrize("name", ["breast-cancer", "wine", "diabetes", "clicks"])
+@pytest.mark.parametrize(
+    "name", ["breast-cancer", "wine", "diabetes", pytest.param("clicks", marks=pytest.mark.slow(reason="20,000 rows"))]
+)
 def test_there_is_no_false_alarm_on_sets_without_such_columns(name: str) -> None:
     data = load(name, passive={"lab": "rest"})
 

@@ -95,7 +95,7 @@ IDS = st.one_of(
 
 
 @given(IDS, st.integers(1, 9), st.sampled_from(ENDINGS), st.booleans(), st.integers(1, 3))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_row_is_once_in_its_shard_and_in_order(
     tmp_path_factory: pytest.TempPathFactory,
     small_pieces: None,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitvfl.data import vocabulary
@@ -41,6 +41,7 @@ def test_counting_in_pieces_is_counting_the_whole(chunks: list[list[str | None]]
     assert (found.values.to_pylist(), found.missing_code, found.rare) == slowly(whole, min_count)
 
 
+@settings(max_examples=25)
 @given(CELLS, st.booleans())
 def test_counts_come_back_in_parts_that_depend_on_the_values_alone(chunks: list[list[str | None]], spill: bool) -> None:
     whole = [cell for chunk in chunks for cell in chunk]

@@ -23,7 +23,8 @@ from splitvfl.learning.tasks import Multiclass, Regression
 from splitvfl.metrics import leak_auc
 from splitvfl.models import Linear, LinearTop
 from splitvfl.party.party import ActiveParty, PassiveParty
-from tests.defenses.test_record_gaussian import MU, ONES, a_run, halves, noise_moved, party_data, random
+from tests.builders import random
+from tests.defenses.test_record_gaussian import MU, ONES, a_run, halves, noise_moved, party_data
 from tests.exchange.logistic import SHORT
 
 NORMAL = NormalDist()

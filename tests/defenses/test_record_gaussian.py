@@ -32,16 +32,13 @@ from splitvfl.models import LinearTop
 from splitvfl.party.attaching import promises_of
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy import gaussian_delta
+from tests.builders import random
 
 NORMAL = NormalDist()
 MU = 1.2
 DRAWS = 200_000
 # Of a share of half of them: four standard errors, .006. Noise too small by a factor of √2 would show as .08.
 NEAR = 4 * 0.5 / math.sqrt(DRAWS / 2)
-
-
-def random(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def one_record(labels: Tensor, outputs: Tensor, jacobian: Tensor, **settings: Any) -> LabelGradients:
@@ -382,8 +379,16 @@ RUNS: dict[str, tuple[Callable[[], list[Any]], float]] = {
 }
 
 
-@pytest.mark.parametrize("audit", [False, True])
-@pytest.mark.parametrize("name", RUNS)
+audited = pytest.mark.slow(reason="three audited runs of each defense")
+
+
+@pytest.mark.parametrize(
+    ("name", "audit"),
+    [
+        *((name, False) for name in RUNS),
+        *(pytest.param(name, True, marks=[] if name == "record-gaussian" else audited) for name in RUNS),
+    ],
+)
 def test_everything_of_a_run_is_the_same_to_the_bit_where_noise_makes_good_for_a_label(name: str, audit: bool) -> None:
     """The promise, end to end: a label enters the run through its noisy target alone, weights of the top included."""
     make, mu = RUNS[name]

@@ -36,6 +36,7 @@ from splitvfl.defenses import (
 from splitvfl.hooks import Secrets, call_defense, crossing_of, hook_name, needs_label_gradients
 from splitvfl.learning.label_gradients import LabelGradients
 from splitvfl.metrics import leak_auc
+from tests.builders import random
 from tests.test_contract import DEFENSES
 
 Numbers = npt.NDArray[Any]
@@ -129,10 +130,6 @@ def test_every_noisy_defense_of_real_numbers_is_tried() -> None:
     assert {type(defense) for defense in made if crossing_of(defense) != "labels"} == {
         type(row.make()) for row in NOISY.values()
     }
-
-
-def random(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def labels_of(n: int) -> Tensor:

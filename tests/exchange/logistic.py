@@ -59,7 +59,7 @@ def trainer_of(
         exchange=exchange,
         defenses=defenses,
         record=record,
-        **({"noise_seed_for_experiments": 1} | options),  # type: ignore[arg-type]
+        **({"noise_seed_for_experiments": 1, "audit": False} | options),  # type: ignore[arg-type]
     )
 
 

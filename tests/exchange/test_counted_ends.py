@@ -15,7 +15,6 @@ from splitvfl.crypto.integers import integers_to_tensor, tensor_to_integers
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.owner import Owner
 from splitvfl.crypto.product_layout import ProductLayout
-from splitvfl.crypto.refusals import MOST, Refusals, journal_of
 from splitvfl.crypto.sum_masks import SumMasks
 from splitvfl.errors import CryptoError, ReplayError, SumRefused
 from splitvfl.exchange.coordinator import NAME, Coordinator
@@ -24,6 +23,7 @@ from splitvfl.exchange.parts import part_to_score
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.messaging.conversation import converse
+from splitvfl.party.refusals import MOST, Refusals, journal_of
 from splitvfl.run.replay import ReplayGuard
 from splitvfl.run.trainer import Trainer
 from tests.builders import take_step

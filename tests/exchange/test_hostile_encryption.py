@@ -24,7 +24,6 @@ from splitvfl.crypto.integers import integers_to_tensor, tensor_to_integers
 from splitvfl.crypto.keys import PrivateKey, PublicKey
 from splitvfl.crypto.obfuscators import Powers
 from splitvfl.crypto.owner import Owner
-from splitvfl.crypto.refusals import Refusals
 from splitvfl.crypto.tags import TAG_BYTES
 from splitvfl.data.columns import NO_RECORDS
 from splitvfl.errors import DataError, ForgedError, ProtocolError, ReplayError, SplitVFLError, SumRefused
@@ -35,6 +34,7 @@ from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.messaging.conversation import Half, Outbox, converse
 from splitvfl.messaging.messages import Message
+from splitvfl.party.refusals import Refusals
 from splitvfl.run.replay import ReplayGuard
 from tests.crypto.conftest import blum_prime
 from tests.crypto.test_key_proof import answers

@@ -36,7 +36,7 @@ OPTIMIZERS: dict[str, Any] = {
 
 
 def trained(in_flight: int, *, epochs: int = 3, names: Sequence[str] = ("telecom",), **settings: Any) -> Trainer:
-    settings = {"batch_size": 7, "optimizer": OPTIMIZERS["adam"], **settings}
+    settings = {"batch_size": 7, "optimizer": OPTIMIZERS["adam"], "audit": False, **settings}
     trainer = small_trainer(names, exchange=Split(in_flight=in_flight), **settings)
     trainer.fit(epochs)
     return trainer
@@ -83,12 +83,12 @@ def by_hand(
     return weights(trainer)
 
 
-@pytest.mark.parametrize("names", [("telecom",), ("telecom", "shop")])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-@pytest.mark.parametrize(("in_flight", "checkpoint_every"), [(1, None), (2, None), (2, 3), (4, 5), (16, None)])
+@pytest.mark.parametrize(("names", "optimizer"), [(("telecom",), "sgd"), (("telecom", "shop"), "adam")])
+@pytest.mark.parametrize(("in_flight", "checkpoint_every"), [(1, None), (2, 3), (16, None)])
 def test_an_activation_has_not_seen_the_gradients_of_so_many_steps(
     in_flight: int, checkpoint_every: int | None, optimizer: Any, names: Sequence[str]
 ) -> None:
+    optimizer = OPTIMIZERS[optimizer]
     settings: dict[str, Any] = {"optimizer": optimizer, "checkpoint_every": checkpoint_every, "names": names}
     ours = trained(in_flight, **settings)
     theirs = small_trainer(names, batch_size=7, optimizer=optimizer)
@@ -134,7 +134,9 @@ def test_early_stopping_keeps_weights_that_have_seen_every_gradient(tmp_path: Pa
 def test_a_run_goes_on_from_a_checkpoint_as_if_nothing_had_been() -> None:
     whole = trained(3, epochs=4, dropout=0.2)
 
-    half = small_trainer(exchange=Split(in_flight=3), batch_size=7, optimizer=OPTIMIZERS["adam"], dropout=0.2)
+    half = small_trainer(
+        exchange=Split(in_flight=3), batch_size=7, optimizer=OPTIMIZERS["adam"], dropout=0.2, audit=False
+    )
     half.fit(2)
     half.fit(4)
 
@@ -175,6 +177,7 @@ def test_an_attack_is_shown_the_weights_that_made_the_activation_and_judged_by_t
 def test_leaks_are_judged_by_the_labels_of_the_records_that_a_gradient_is_about() -> None:
     """With weights that never change, messages are the same however many batches are in flight: so are all figures."""
     still: Any = {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.0), "attacks": [NormAttack()]}
+    still["audit"] = True
 
     usual, ahead = (trained(in_flight, **still).summaries("telecom") for in_flight in (0, 3))
 
@@ -195,7 +198,7 @@ def test_ctrl_c_brings_what_is_under_way_to_an_end_before_it_is_saved(tmp_path: 
             os.kill(os.getpid(), signal.SIGINT)
 
     def trainer(**settings: Any) -> Trainer:
-        return small_trainer(exchange=Split(in_flight=2), batch_size=7, log_dir=tmp_path, **settings)
+        return small_trainer(exchange=Split(in_flight=2), batch_size=7, log_dir=tmp_path, audit=False, **settings)
 
     said: list[str] = []
     stopped = trainer()
@@ -206,7 +209,7 @@ def test_ctrl_c_brings_what_is_under_way_to_an_end_before_it_is_saved(tmp_path: 
     assert resumed.resume() == 4
     resumed.fit(1)
 
-    planned = small_trainer(exchange=Split(in_flight=2), batch_size=7, checkpoint_every=4)
+    planned = small_trainer(exchange=Split(in_flight=2), batch_size=7, checkpoint_every=4, audit=False)
     planned.fit(1)
     assert same(weights(resumed), weights(planned))
     assert said == [
@@ -227,6 +230,7 @@ def test_messages_that_are_sent_again_are_the_same_with_noise_and_all(tmp_path: 
             exchange=Split(in_flight=2),
             batch_size=7,
             checkpoint_every=3,
+            audit=False,
             defenses=noise,
             log_dir=tmp_path,
             record=said[where].append,

@@ -83,7 +83,7 @@ class ReadsRanks:
 
 def test_an_exchange_of_ones_own_shows_a_field_of_its_own() -> None:
     ReadsRanks.seen.clear()
-    trainer, plain = small_trainer(exchange=Ranks(), attacks=[ReadsRanks()]), small_trainer()
+    trainer, plain = small_trainer(exchange=Ranks(), attacks=[ReadsRanks()], audit=True), small_trainer()
     trainer.fit(1)
     plain.fit(1)
 

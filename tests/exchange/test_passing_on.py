@@ -23,7 +23,6 @@ from splitvfl.crypto.key_agreement import AgreementKey
 from splitvfl.crypto.keys import PublicKey
 from splitvfl.crypto.obfuscators import Powers
 from splitvfl.crypto.product_layout import ProductLayout
-from splitvfl.crypto.refusals import MOST
 from splitvfl.crypto.tags import Tags
 from splitvfl.data.columns import NO_RECORDS
 from splitvfl.errors import ForgedError, SplitVFLError, SumRefused
@@ -33,6 +32,7 @@ from splitvfl.exchange.roll_call import NONCE_BYTES, UNSIGNED, _session
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.messaging.conversation import Half, converse
 from splitvfl.messaging.messages import Message
+from splitvfl.party.refusals import MOST
 from splitvfl.run.trainer import Trainer
 from tests.exchange.logistic import BATCH, SHORT, trainer_of, weights_of
 from tests.exchange.test_roll_call import changing, vouching

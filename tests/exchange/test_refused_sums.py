@@ -15,13 +15,13 @@ from splitvfl.crypto.integers import integers_to_tensor, tensor_to_integers
 from splitvfl.crypto.keys import PrivateKey
 from splitvfl.crypto.owner import Owner
 from splitvfl.crypto.product_layout import ProductLayout
-from splitvfl.crypto.refusals import MOST, Refusals, journal_of
 from splitvfl.errors import CryptoError, SumRefused
 from splitvfl.exchange.coordinator import NAME, Coordinator
 from splitvfl.exchange.paillier import EncryptedExchange
 from splitvfl.exchange.residue import Residue
 from splitvfl.exchange.taylor import Taylor
 from splitvfl.messaging.conversation import converse
+from splitvfl.party.refusals import MOST, Refusals, journal_of
 from splitvfl.run.trainer import Trainer
 from tests.builders import take_step
 from tests.exchange.logistic import BATCH, RATE, SHORT, trainer_of, weights_of

@@ -17,7 +17,7 @@ from splitvfl.hooks import View
 from splitvfl.leakage import asked_categories as module
 from splitvfl.leakage.asked_categories import asked_categories
 from splitvfl.leakage.column_figures import ColumnReading
-from splitvfl.leakage.column_reading import ColumnReader
+from splitvfl.leakage.column_reading import ColumnReader, SentColumns
 
 RECORDS, BATCH = 400, 50
 
@@ -102,7 +102,7 @@ class Answer:
 def read(data: PartyData, attack: Any, message: Tensor, *, epochs: int = 1) -> tuple[ColumnReader, list[Any]]:
     """Show an attack the same message of every record in epochs of batches; with what was logged at the last."""
     asked = asked_categories(data)
-    one = ColumnReader(attack, names=data.numeric_names, train=data.train, categories=asked, seed=5)
+    one = ColumnReader(attack, SentColumns(names=data.numeric_names, train=data.train, categories=asked), seed=5)
     logged: list[Any] = []
     for epoch in range(epochs):
         order = torch.randperm(RECORDS, generator=torch.Generator().manual_seed(epoch))
@@ -162,7 +162,8 @@ def test_who_answers_the_most_frequent_for_all_reads_nothing_and_who_is_always_r
     assert field.share == pytest.approx(sum(row % 2 == 0 for row in others) / len(others))
 
 
-READERS = [RidgeAttack, InverseNetworkAttack, StackedRidgeAttack]
+OF_STEPS = pytest.param(InverseNetworkAttack, marks=pytest.mark.slow(reason="hundreds of steps for each message"))
+READERS = [RidgeAttack, OF_STEPS, StackedRidgeAttack]
 
 
 @pytest.mark.parametrize("kind", READERS)
@@ -215,6 +216,7 @@ def test_it_goes_on_from_its_saved_state() -> None:
     data = party(drawn([0.5, 0.3, 0.2])[:, None])
     said = torch.randn(RECORDS, 3, generator=torch.Generator().manual_seed(4))
     one, _ = read(data, Answer(), said)
-    other = ColumnReader(Answer(), names=(), train=data.train, categories=asked_categories(data), seed=5)
+    sent = SentColumns(names=(), train=data.train, categories=asked_categories(data))
+    other = ColumnReader(Answer(), sent, seed=5)
     other.load_state_dict(one.state_dict())
     assert other.reading() == one.reading()

@@ -44,7 +44,7 @@ SIZES = {"train": 400, "test": 40}
 
 
 def trainer(**settings: Any) -> Trainer:
-    return small_trainer(sizes=SIZES, **{"canaries": 60, "batch_size": 50, **settings})
+    return small_trainer(sizes=SIZES, **{"audit": True, "canaries": 60, "batch_size": 50, **settings})
 
 
 def coins_of(run: Trainer) -> tuple[list[int], list[int]]:
@@ -341,6 +341,7 @@ class Constant:
 def canary_figures(defenses: list[Any], **settings: Any) -> dict[str, Any]:
     run = small_trainer(
         sizes={"train": 1200, "test": 40},
+        audit=True,
         canaries=400,
         batch_size=64,
         defenses=defenses,

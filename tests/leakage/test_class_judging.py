@@ -92,7 +92,9 @@ def test_equal_scores_read_nothing_and_name_each_class_in_part() -> None:
     assert found.top1 == found.accumulated_top1 == pytest.approx(1 / K)
 
 
-@pytest.mark.parametrize("form", ["named", "single", "clusters"])
+@pytest.mark.parametrize(
+    "form", ["named", "single", pytest.param("clusters", marks=pytest.mark.slow(reason="150 runs of clusters"))]
+)
 def test_what_nothing_reads_is_what_is_said_of_chance(form: str) -> None:
     """Random scores, 150 runs of 120 records: the mean is the stated figure within four standard errors."""
     generator, best, top, stated, stated_top = np.random.default_rng(1), [], [], [], []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 import pytest
@@ -15,7 +15,7 @@ from splitvfl.errors import ArgumentError, AttackRefused, HookError
 from splitvfl.hooks import View, known_share_of, most_records_of, reads_activations, seat_of
 from splitvfl.leakage import column_reading, read_messages
 from splitvfl.leakage.column_errors import ColumnErrors
-from splitvfl.leakage.column_reading import ColumnReader
+from splitvfl.leakage.column_reading import ColumnReader, SentColumns
 
 RECORDS, KNOWN, BATCH = 60, 15, 20
 NAMES = ("age", "income", "still")
@@ -48,7 +48,9 @@ TRAIN = records()
 
 
 def reader(attack: Any, **options: Any) -> ColumnReader:
-    return ColumnReader(attack, names=NAMES, train=TRAIN, seed=3, **options)
+    of_sent = {one.name for one in fields(SentColumns)} & options.keys()
+    sent = SentColumns(names=NAMES, train=TRAIN, **{name: options.pop(name) for name in of_sent})
+    return ColumnReader(attack, sent, seed=3, **options)
 
 
 def message(rows: Tensor, step: int) -> Tensor:
@@ -140,7 +142,7 @@ def test_estimating_means_recovers_nothing_whatever_is_known() -> None:
             return heavy.mean(dim=0).expand(len(view.ids), -1)
 
     for seed in range(20):
-        one = ColumnReader(Mean(), names=NAMES, train=train, seed=seed)
+        one = ColumnReader(Mean(), SentColumns(names=NAMES, train=train), seed=seed)
         one.see(heavy, Columns.of(heavy), train.ids, party="clinic", step=0)
         found = one.reading()
         assert found is not None

@@ -156,6 +156,7 @@ def _noise_alone(clean: Tensor, _labels: Tensor, _known: LabelGradients, *, rand
     return torch.randn(clean.shape, generator=random).double()
 
 
+@pytest.mark.slow(reason="trainings in four seeds")
 @pytest.mark.parametrize("batch", [8, 60])
 def test_messages_that_tell_nothing_are_read_as_nothing_however_good_predictions_are(batch: int) -> None:
     found, predictions = [], []

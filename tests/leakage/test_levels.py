@@ -77,7 +77,7 @@ def run(classes: int, *, epochs: int = 4, batch: int = 8) -> tuple[MessageAudit,
     return audit, levels.least(), labels
 
 
-@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("classes", [2, pytest.param(3, marks=pytest.mark.slow(reason="three classes"))])
 def test_a_rare_class_that_makes_a_whole_batch_loud_is_in_the_total(classes: int) -> None:
     audit, least, labels = run(classes)
     reached = leak_auc(least, (labels == classes - 1).float())
@@ -87,10 +87,10 @@ def test_a_rare_class_that_makes_a_whole_batch_loud_is_in_the_total(classes: int
     assert reached > 0.9
     # Of three classes a macro AUC: of the two others nothing tells which, but that it is one of them.
     assert audit.told.messages >= (reached if classes == 2 else (reached + 2 * 0.55) / 3) - 0.01
-    assert abs(float(np.mean(audit.shuffled(orders=30))) - 0.5) < 0.05
+    assert abs(float(np.mean(audit.shuffled(orders=10))) - 0.5) < 0.05
 
 
-@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("classes", [2, pytest.param(3, marks=pytest.mark.slow(reason="three classes"))])
 def test_levels_go_on_from_a_checkpoint_and_from_one_of_before(classes: int) -> None:
     audit, _, _ = run(classes, epochs=2)
     again, old = (run(classes, epochs=1)[0].history for _ in range(2))

@@ -143,7 +143,7 @@ def test_memory_of_a_watch_does_not_grow_with_the_steps() -> None:
             watch.scalars(epoch_ends=step % 10 == 9)  # settles what is pending
         return size_of(watch, set())
 
-    before = steps(0, 100)
+    before = steps(0, 50)
     assert size_of(watch, set()) == before
     # One number of one keeper and step would be 8 bytes; Python's lists of them were 32 for each of seven.
-    assert steps(100, 300) - before < 8 * 200
+    assert steps(50, 150) - before < 8 * 100

@@ -16,9 +16,8 @@ from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import CheckpointError
 from splitvfl.hooks import View
 from splitvfl.leakage import shown_records
-from splitvfl.leakage.column_reading import ColumnReader
-from splitvfl.leakage.reconstruction import PlottedColumn
-from splitvfl.leakage.shown_records import SHOWN_FILE, ShownRecords, read_shown, save_shown, shown_column
+from splitvfl.leakage.column_reading import ColumnReader, SentColumns
+from splitvfl.leakage.shown_records import SHOWN_FILE, PlottedColumn, ShownRecords, read_shown, save_shown, shown_column
 
 VALUES = torch.randn(1_000, generator=torch.Generator().manual_seed(0)).double() * 30 + 40
 VALUES[3] = 1e6
@@ -57,7 +56,7 @@ def test_of_each_column_other_records_are_drawn(monkeypatch: pytest.MonkeyPatch)
     numbers = torch.randn(RECORDS, 3, generator=torch.Generator().manual_seed(0))
     numbers[:, 1:] = numbers[:, :1]  # three columns that are the same
     train = Records(torch.arange(RECORDS), Columns.of(numbers))
-    reader = ColumnReader(Clear(), names=("a", "b", "c"), train=train, seed=0)
+    reader = ColumnReader(Clear(), SentColumns(names=("a", "b", "c"), train=train), seed=0)
     reader.see(numbers, train.columns, train.ids, party="clinic", step=0)
     monkeypatch.setattr(shown_records, "_STEPS", 10**9)
     drawn = [set(one.true) - {0.0, 1.0} for one in reader.shown()]

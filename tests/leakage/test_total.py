@@ -167,8 +167,8 @@ DEFENSES: dict[str, Callable[[], object]] = {
 }
 
 
-# One run each, as all is read; the others are of the second tier.
-QUICK = ("none", "max-norm")
+# One run, as all is read; the others are of the second tier.
+QUICK = ("none",)
 slow = pytest.mark.slow(reason="every attack beside the auditor, in two seeds")
 
 

@@ -13,10 +13,7 @@ from hypothesis import strategies as st
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Equations
 from splitvfl.leakage.unit_box import Box, unsolvable
-
-
-def random(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from tests.builders import random
 
 
 @given(n=st.integers(1, 6), d=st.integers(1, 6), m=st.integers(1, 4), seed=st.integers(0, 1000))

@@ -134,7 +134,7 @@ def exact_cdf(noise: DiscreteNoise, numbers: npt.ArrayLike) -> npt.NDArray[np.fl
 
 @pytest.mark.parametrize("noise", NOISES, ids=repr)
 def test_draws_follow_the_exact_law(noise: DiscreteNoise) -> None:
-    drawn = noise.draw(1_000_000, stream())
+    drawn = noise.draw(300_000, stream())
 
     # Equal probabilities: 2000 bins between the law's quantiles, their probabilities from scipy.
     law = stats.norm if noise.law == "gaussian" else stats.laplace
@@ -142,13 +142,13 @@ def test_draws_follow_the_exact_law(noise: DiscreteNoise) -> None:
     shares = np.diff(exact_cdf(noise, edges), prepend=0.0, append=1.0)
     counts = np.bincount(np.searchsorted(edges, drawn, side="left"), minlength=2000)
     assert stats.chisquare(counts, shares * drawn.size).pvalue > 1e-4
-    # The grid is far below what a million draws resolve, so that the continuous law's test is as good.
+    # The grid is far below what so many draws resolve, so that the continuous law's test is as good.
     assert stats.kstest(drawn * noise.grid / noise.scale, law.cdf).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("noise", NOISES, ids=repr)
 def test_last_bits_and_signs_are_even(noise: DiscreteNoise) -> None:
-    drawn = noise.draw(500_000, stream(7))
+    drawn = noise.draw(200_000, stream(7))
 
     # A strip has 2^12 places; a bias among them would show in the remainder.
     assert stats.chisquare(np.bincount(drawn & 4095, minlength=4096)).pvalue > 1e-4
@@ -157,7 +157,7 @@ def test_last_bits_and_signs_are_even(noise: DiscreteNoise) -> None:
 
 @pytest.mark.parametrize("noise", NOISES, ids=repr)
 def test_four_moments(noise: DiscreteNoise) -> None:
-    drawn = noise.draw(1_000_000, stream(3)) * noise.grid / noise.scale
+    drawn = noise.draw(300_000, stream(3)) * noise.grid / noise.scale
 
     # Moments 1 to 8 of the standard laws; the error of a mean of powers is known from those of twice the order.
     moments = {"gaussian": [0, 1, 0, 3, 0, 15, 0, 105], "laplace": [0, 2, 0, 24, 0, 720, 0, 40320]}[noise.law]
@@ -166,6 +166,7 @@ def test_four_moments(noise: DiscreteNoise) -> None:
         assert (drawn**order).mean() == pytest.approx(moments[order - 1], abs=4.5 * error)
 
 
+@pytest.mark.slow(reason="millions of draws, of which three lie there")
 @pytest.mark.parametrize("scale", SCALES)
 def test_tails_beyond_five_deviations(scale: float) -> None:
     noise = discrete_gaussian(scale)

@@ -295,7 +295,14 @@ def descended(settings: dict[str, float], *, steps: int = 3000) -> tuple[nn.Line
     return layer, columns, labels
 
 
-@pytest.mark.parametrize(("l1", "l2"), [(0.05, 0.0), (0.0, 0.1), (0.03, 0.02)])
+@pytest.mark.parametrize(
+    ("l1", "l2"),
+    [
+        pytest.param(0.05, 0.0, marks=pytest.mark.slow(reason="one penalty")),
+        pytest.param(0.0, 0.1, marks=pytest.mark.slow(reason="one penalty")),
+        (0.03, 0.02),
+    ],
+)
 def test_proximal_descent_ends_where_scikit_learn_does(l1: float, l2: float) -> None:
     layer, columns, labels = descended({"l1": l1, "l2": l2})
     # scikit-learn weighs the sum of the losses with C, and leaves the intercept alone.

@@ -190,6 +190,7 @@ for one in threads:
 """
 
 
+@pytest.mark.slow(reason="six threads in a process of their own")
 def test_parties_that_take_turns_in_threads_do_not_wait_for_each_other_for_ever() -> None:
     """Torch lets go of the interpreter with its generator's lock in hand, if a tensor dies just then."""
     assert subprocess.run([sys.executable, "-c", _IN_TURNS], timeout=60).returncode == 0

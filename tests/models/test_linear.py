@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from splitvfl.errors import ArgumentError
-from splitvfl.models import Linear, LinearTop
+from splitvfl.models import Linear, LinearTop, linear
 from splitvfl.models.linear import Init
 
 
@@ -19,6 +19,16 @@ def test_linear_is_columns_times_weights() -> None:
 
     assert layer.bias is None
     torch.testing.assert_close(layer(columns), columns @ layer.weight.T)
+
+
+def test_a_layer_without_memory_draws_nothing_until_it_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(linear, "_INITS", {"xavier": lambda weight: pytest.fail("drawn")})
+        with torch.device("meta"):
+            layer = Linear(4, 2)
+    made = layer.to_empty(device="cpu")
+    made.reset_parameters()
+    assert made.weight.abs().max() > 0
 
 
 @pytest.mark.parametrize(("init", "deviation"), [("xavier", 0.001**0.5), ("kaiming", 0.002**0.5), ("normal", 1.0)])

@@ -127,7 +127,10 @@ def test_a_wait_ends_with_who_was_waited_for_what_and_how_long(ends: tuple[Link,
         ends[0].receive(awaited(7), timeout=0.05)
 
 
-def test_who_waits_looks_around_once_a_second_and_may_give_up(ends: tuple[Link, Link]) -> None:
+def test_who_waits_looks_around_again_and_again_and_may_give_up(
+    ends: tuple[Link, Link], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("splitvfl.net.link._LOOK_S", 0.1)
     bank, telecom = ends
     looks: list[str] = []
 

@@ -18,6 +18,7 @@ from unittest import mock
 import grpc
 import pytest
 import torch
+from grpc._channel import _MultiThreadedRendezvous
 
 from splitvfl.errors import ArgumentError, ConfigError, LinkError, ProtocolError, RefusedError
 from splitvfl.messaging.conversation import Expected
@@ -189,6 +190,27 @@ def test_who_dials_waits_for_a_listener_and_is_told_once_why(
         late.accept("telecom", timeout=ENOUGH)
         waiting.join(ENOUGH)
         assert made[0].peer == "bank"
+
+
+def test_a_call_that_is_over_at_once_is_known_to_be_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else whoever dials would wait for its end each time, before a party listens."""
+    add_callback = _MultiThreadedRendezvous.add_callback
+    told: list[bool] = []
+
+    def late(call: _MultiThreadedRendezvous, callback: Callable[[], None]) -> bool:
+        call.code()  # returns when it is over
+        told.append(add_callback(call, callback))
+        return told[-1]
+
+    monkeypatch.setattr(_MultiThreadedRendezvous, "add_callback", late)
+    address = f"127.0.0.1:{neighbouring_ports(1)}"
+    with (
+        mock.patch.object(Stream, "finish", autospec=True, side_effect=Stream.finish) as finish,
+        pytest.raises(LinkError, match="refused"),
+    ):
+        dial("bank", address, Plaintext(True), hello=TELECOM, identity="bank", timeout=0.0, times=SOON)
+    assert told == [False]
+    assert finish.call_count == 1
 
 
 def test_who_listens_says_who_did_not_come_and_why_it_was_refused(listener: Listener, dial_bank: Dialler) -> None:

@@ -13,9 +13,6 @@ from splitvfl.errors import PrivacyError
 from splitvfl.models import glm_loss
 from splitvfl.report.summary import read_summary
 
-# What own columns predict is never asked here, only whether it was judged.
-pytestmark = pytest.mark.usefixtures("few_rounds")
-
 PENALTY = ", l1: 3"
 
 
@@ -24,6 +21,7 @@ def page(checkout: Path) -> str:
     return (checkout / "docs" / "generalised-linear-models.md").read_text()
 
 
+@pytest.mark.slow(reason="trains for two hundred epochs, twice")
 def test_the_experiment_ends_as_the_page_says(page: str, tmp_path: Path) -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
     assert PENALTY in text

@@ -21,6 +21,7 @@ def block(page: Path, language: str, word: str) -> str:
     return str(found)
 
 
+@pytest.mark.slow(reason="a training with two attacks of the pages")
 def test_the_experiment_runs_with_the_attack_of_the_page_and_that_of_the_tutorial(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -132,6 +132,7 @@ exchange: {name: split, LIMIT}
 train: {epochs: 1, batch_size: 128}
 network: {listen: "127.0.0.1:PORT", meeting_s: 3, plaintext_on_loopback: true}
 defenses: [HOOKS]
+audit: false
 """
 GOOD = "{name: gaussian-ir, clip: 1.0, sigma: 0.1}"
 

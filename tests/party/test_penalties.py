@@ -45,7 +45,8 @@ class SizeOfSome(Size):
 def trainer_of(*penalties: Any, exchange: Any = None, optimizer: Any = sgd, **settings: Any) -> Trainer:
     bottom = bottom_model("telecom", dropout=settings.pop("dropout", 0.0))
     passive = PassiveParty(party_data("telecom", width=5), bottom, optimizer=optimizer, penalties=penalties)
-    return Trainer(active_party(), {"telecom": passive}, exchange=exchange, **{"batch_size": 16, **settings})
+    settings = {"batch_size": 16, "audit": False, **settings}
+    return Trainer(active_party(), {"telecom": passive}, exchange=exchange, **settings)
 
 
 def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
@@ -321,7 +322,7 @@ def drawing_trainer(weight: float, **settings: Any) -> Trainer:
     bottom = Sampled(nn.Linear(5, 2 * WIDTH))
     penalty = Weighed(MutualInformationBottleneck(), weight)
     passive = PassiveParty(party_data("telecom", width=5), bottom, optimizer=sgd, penalties=[penalty])
-    return Trainer(active_party(), {"telecom": passive}, **{"batch_size": 16, **settings})
+    return Trainer(active_party(), {"telecom": passive}, **{"batch_size": 16, "audit": False, **settings})
 
 
 def test_a_bottleneck_and_the_received_gradient_go_back_together() -> None:
@@ -367,7 +368,7 @@ def test_with_steps_under_way_each_has_its_own_distribution() -> None:
     passive = PassiveParty(
         party_data("telecom", width=5), Sampled(nn.Linear(5, 2 * WIDTH)), optimizer=sgd, penalties=[Noise()]
     )
-    Trainer(active_party(), {"telecom": passive}, batch_size=16, exchange=Split(in_flight=2)).fit(2)
+    Trainer(active_party(), {"telecom": passive}, batch_size=16, exchange=Split(in_flight=2), audit=False).fit(2)
     drawn = torch.cat(seen)
     # Of another step's distribution it would be as far off as columns vary; five standard errors.
     assert drawn.var().item() == pytest.approx(1.0, abs=5 * (2 / drawn.numel()) ** 0.5)

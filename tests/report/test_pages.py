@@ -11,14 +11,13 @@ from urllib.parse import unquote_to_bytes, urlsplit
 import pytest
 
 from splitvfl.errors import CheckpointError, printable
-from splitvfl.report import figures
 from splitvfl.report.audit_file import read_audit
 from splitvfl.report.audit_page import audit_page, write_audit_page
 from splitvfl.report.drawing import drawing_style, inline_svg, new_figure
 from splitvfl.report.pages import POLICY, link_from
 from splitvfl.report.report import write_report
 from tests.report.test_audit_page import PROMISED, Texts, audit
-from tests.report.test_report import Outline, empty_svg, outline, page_of, run, stored
+from tests.report.test_report import Outline, outline, page_of, run, stored
 
 FOLDERS = [
     "javascript:alert(1)",
@@ -43,17 +42,6 @@ FOLDERS = [
 LOADS = {"src", "href", "xlink:href", "action", "formaction", "srcset", "data", "poster", "ping"}
 HOSTILE = "a\u202eb\x1b[2J\u2066c\x00d\n\u200be"
 STEERING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
-
-
-@pytest.fixture
-def drawn() -> None:
-    """Let figures be drawn."""
-
-
-@pytest.fixture(autouse=True)
-def _empty_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "drawn" not in request.fixturenames:
-        monkeypatch.setattr(figures, "inline_svg", empty_svg)
 
 
 def led_to(link: str, page: Path) -> Path:

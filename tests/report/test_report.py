@@ -7,7 +7,6 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
-from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -34,22 +33,6 @@ from tests.report.test_audit_page import PROMISED, audit
 
 EVIL = "<script>alert('x')</script> & \"$\\frac{1}$\" {{ 7*7 }}"
 VOID = {"meta", "link", "img", "br", "hr", "input"}
-
-
-@pytest.fixture
-def drawn() -> None:
-    """Let figures be drawn."""
-
-
-@pytest.fixture(autouse=True)
-def _empty_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave figures empty for tests that look at other parts of a page: drawing takes most of the time of one."""
-    if "drawn" not in request.fixturenames:
-        monkeypatch.setattr(figures, "inline_svg", empty_svg)
-
-
-def empty_svg(drawn: object, name: str, *, alt: str = "") -> str:
-    return f'<svg id="{name}" role="img" aria-label="{escape(alt)}"></svg>'
 
 
 def result(step: float | None, accumulated: float | None = None, *, auc: float | None = None) -> AttackResult:

@@ -12,13 +12,13 @@ import pytest
 
 from splitvfl.cli import main
 from splitvfl.errors import CheckpointError, LimitError
-from splitvfl.report import figures, served
+from splitvfl.report import served
 from splitvfl.report.report import write_report
 from splitvfl.report.served import lines_of, served_in
 from splitvfl.run import ledger_file
 from splitvfl.run.ledger import Ledger, ScoredFor, ScoreLimits
 from splitvfl.run.ledger_file import KEY_FILE, LEDGER_FOLDER, LINES_FILE, MARKS_FILE
-from tests.report.test_report import empty_svg, run, stored, text_of
+from tests.report.test_report import run, stored, text_of
 
 ABOUT = ScoredFor(partner="bank", asked="predict", model="b" * 64, defenses=(), scorer="bank")
 
@@ -113,7 +113,6 @@ def test_what_is_not_whole_is_told_beside_what_is(tmp_path: Path) -> None:
 def test_the_page_and_the_screen_show_each_partys_ledger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(figures, "inline_svg", empty_svg)
     folder = stored(tmp_path / "run", run())
     page = write_report([folder], tmp_path / "report.html", title="A title")
     assert "What was scored" not in page.read_text()

@@ -843,9 +843,9 @@ def test_advice_says_why_nothing_reaches_the_goal() -> None:
 def test_a_blind_attacks_interval_is_that_of_chance() -> None:
     # Simulated: scores that know nothing, of 36 positive and 36 negative records.
     generator = np.random.default_rng(0)
-    aucs = [stats.mannwhitneyu(generator.random(36), generator.random(36)).statistic / 36**2 for _ in range(2000)]
-    # The standard error of a 97.5 % quantile from 2000 draws is about .004 here.
-    assert np.quantile(aucs, 0.975) - 0.5 == pytest.approx(blind_half_width(72), abs=0.015)
+    aucs = [stats.mannwhitneyu(generator.random(36), generator.random(36)).statistic / 36**2 for _ in range(500)]
+    # The standard error of a 97.5 % quantile from 500 draws is about .008 here.
+    assert np.quantile(aucs, 0.975) - 0.5 == pytest.approx(blind_half_width(72), abs=0.02)
 
 
 # --- runs that are averaged

@@ -33,6 +33,7 @@ _MODULES = (
     "tensorboard.plugins.hparams.plugin_data_pb2",
     "tensorboard.summary.writer.record_writer",
     "torch._dynamo",
+    "torch.distributed.fsdp",
     "torch.utils.tensorboard",
     "torch.utils.serialization.config",
     # What tests bring along: pytest alone would take each process a tenth of a second.

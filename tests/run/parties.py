@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -75,6 +76,28 @@ def finished(processes: Mapping[str, Command], *, timeout: float = 120) -> dict[
         assert process.returncode == 0, f"{name}: {process.returncode}\n{out}\n{errors}"
         said[name] = errors
     return said
+
+
+def side_by_side(acts: Mapping[str, Callable[[], object]], *, timeout: float = 60) -> dict[str, BaseException]:
+    """Let each act in a thread of its own, and return what went wrong, by name; all must end.
+
+    They begin in this order: who dials before anybody listens waits before it dials again.
+    """
+    wrong: dict[str, BaseException] = {}
+
+    def act(name: str) -> None:
+        try:
+            acts[name]()
+        except BaseException as error:  # handed to the test
+            wrong[name] = error
+
+    threads = [threading.Thread(target=act, args=(name,), daemon=True) for name in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout)
+    assert not any(thread.is_alive() for thread in threads), "somebody hangs"
+    return wrong
 
 
 def newest_of(run: Path, first: Path | None = None) -> dict[str, Any]:

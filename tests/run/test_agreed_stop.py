@@ -82,6 +82,7 @@ parties:
 model: logistic-regression
 train: {{epochs: 2, batch_size: 128, private_seed_for_experiments: 1}}
 network: {{listen: "127.0.0.1:{port}", plaintext_on_loopback: true, meeting_s: 60, message_s: 60}}
+audit: false
 """
 
 

@@ -214,10 +214,10 @@ def test_who_comes_first_waits_for_who_comes_last(tmp_path: Path) -> None:
     """The telecom hears nothing before the shop is there, for longer than a message may take."""
     town = Town(tmp_path, telecom=(10, 60), shop=(5, 30))
     # Long enough for a machine that does something else meanwhile: nobody computes while they wait.
-    jobs = {name: town.job(name, message_s=4.0) for name in town.files}
+    jobs = {name: town.job(name, message_s=2.0) for name in town.files}
     with ThreadPoolExecutor(len(jobs)) as pool:
         early = [pool.submit(caught, run_alignment, jobs[name]) for name in ("bank", "telecom")]
-        time.sleep(5.0)
+        time.sleep(2.5)
         found = [caught(run_alignment, jobs["shop"]), *(run.result() for run in early)]
     assert [getattr(one, "digest", one) for one in found] == [
         read_alignment(tmp_path / "aligned" / "bank").schema.digest

@@ -231,12 +231,12 @@ def test_what_other_readers_remember_goes_on_in_a_resumed_run(tmp_path: Path) ->
         UnSplitAttack(records=3, rounds=2, steps=2),
     ]
     straight = trainer(3, attacks=attacks, log_dir=tmp_path / "straight")
-    straight.fit(3)
+    straight.fit(2)
     first = trainer(3, attacks=attacks, log_dir=tmp_path / "resumed")
-    first.fit(2)
+    first.fit(1)
     second = trainer(3, attacks=attacks, log_dir=tmp_path / "resumed")
     second.resume()
-    second.fit(3)
+    second.fit(2)
     assert second.column_readings("telecom") == straight.column_readings("telecom")
     assert len(straight.column_readings("telecom")) == 6
 

@@ -31,6 +31,7 @@ network:
   meeting_s: {patience}
   message_s: 10
   retries: 1
+audit: false
 """
 
 

@@ -30,6 +30,7 @@ parties:
 model: logistic-regression
 train: {{epochs: 2, batch_size: 128, seed: {seed}, checkpoint_every_steps: 1, loss: {loss}}}
 network: {{listen: "127.0.0.1:{port}", plaintext_on_loopback: true, retries: 0, meeting_s: 60, message_s: 60}}
+audit: false
 """
 
 

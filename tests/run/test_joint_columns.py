@@ -18,7 +18,7 @@ from splitvfl.hooks import View, Weighed
 from splitvfl.leakage.asked_categories import AskedCategories, asked_categories
 from splitvfl.leakage.categories import CategoryGroup
 from splitvfl.leakage.column_figures import ColumnReading
-from splitvfl.leakage.column_reading import ColumnReader
+from splitvfl.leakage.column_reading import ColumnReader, SentColumns
 from splitvfl.party import kept
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.penalties import DistanceCorrelation
@@ -227,7 +227,7 @@ def test_a_record_is_exact_when_every_number_is_near_and_every_category_right() 
     off = 0.12 * torch.randn(truth.shape, generator=random) * spread.clamp_min(0.2)
     off[:, 2:5] *= 12  # a category is right although its zeros and ones are far off
     off[:, 5] = 7.0  # it does not vary, and nobody asks for it
-    reader = ColumnReader(Off(), names=names, train=train, categories=categories, seed=1)
+    reader = ColumnReader(Off(), SentColumns(names=names, train=train, categories=categories), seed=1)
     reader.see(truth + off, train.columns, train.ids, party="clinic", step=0)
     expected = judged = wrong = 0
     for row in set(range(300)) - set(reader.known.tolist()):

@@ -15,7 +15,7 @@ from splitvfl.net.frames import Hello
 from splitvfl.net.links import dial
 from splitvfl.net.tls import Identity
 from splitvfl.run import checkpoint
-from tests.run.forked import PACE, Forked
+from tests.run.forked import PACE, Forked, unaudited
 
 # Every entry is one of these, so that nothing else is in the log: no figure but steps, meetings and seconds.
 REASONS = r"[\w' ,;:.*()/?-]*"
@@ -47,7 +47,7 @@ def logged(folder: Path, arguments: list[str]) -> Forked:
 
 def test_a_party_leaves_a_trace_of_what_happened_and_of_none_of_its_data(tmp_path: Path) -> None:
     make_certificates(tmp_path / "certs", ["clinic", "lab"])
-    plan = scenarios(epochs=2, batch=32, patience=3)[0]
+    plan = unaudited(scenarios(epochs=2, batch=32, patience=3)[0])
     with Run(plan, tmp_path / "run", pace=PACE, launch=logged) as run:  # type: ignore[arg-type]
         run.until(lambda: checkpoint.steps(run.out("lab") / "checkpoints").keys() - {0} != set(), "a checkpoint")
         run.signal("lab", signal.SIGKILL)

@@ -32,7 +32,7 @@ from splitvfl.run.networked import ActiveRun, PassiveRun
 from tests.run.parties import finished, free_ports, same_weights, start_party, weights_of
 
 THREE = """
-data: {name: breast-cancer}
+data: {name: breast-cancer, test_fraction: 0.7}
 parties:
   clinic: {role: active, columns: ["mean *"], address: "127.0.0.1:PORT"}
   lab: {role: passive, columns: ["* error"]}
@@ -40,7 +40,7 @@ parties:
 model: {name: mlp, bottom: [16, 8], top_hidden: [8], dropout: 0.2}
 exchange: {name: one-way, wire: bf16}
 train:
-  epochs: 9
+  epochs: 4
   batch_size: 32
   seed: 0
   private_seed_for_experiments: 0
@@ -62,7 +62,7 @@ def test_a_networked_run_ends_like_the_run_in_one_process(
     text = THREE.replace("PORT", str(free_ports(1)[0]))
     (tmp_path / "run.yaml").write_text(text)
     # How the label party trains is no business of the others.
-    (tmp_path / "other.yaml").write_text(text.replace("epochs: 9", "epochs: 2").replace("size: 32", "size: 64"))
+    (tmp_path / "other.yaml").write_text(text.replace("epochs: 4", "epochs: 2").replace("size: 32", "size: 64"))
     files = {name: "run.yaml" if name == "clinic" else "other.yaml" for name in names}
     finished({name: start_party(checkout, tmp_path, files[name], name) for name in names})
     assert main(["train", "run.yaml", "--out", "runs/whole"]) == 0
@@ -103,8 +103,9 @@ parties:
   lab: {role: passive, columns: ["* error", "worst *"]}
 model: {name: mlp, bottom: [8], top_hidden: [4]}
 exchange: {name: one-way, bottom: pca, width: 5}
-train: {epochs: 6, batch_size: 64, early_stopping: {patience: 1}, optimizer: {name: adam, lr: 0.01}}
+train: {epochs: 2, batch_size: 64, early_stopping: {patience: 1}, optimizer: {name: adam, lr: 0.01}}
 network: {listen: "127.0.0.1:PORT", plaintext_on_loopback: true, meeting_s: 30, message_s: 10, retries: 2}
+audit: false
 defenses:
   - {name: gaussian-ir, clip: 1.0, sigma: 0.1}
 """

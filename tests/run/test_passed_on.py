@@ -11,9 +11,9 @@ from unittest import mock
 
 import pytest
 
-from splitvfl.crypto.refusals import journal_of
 from splitvfl.exchange import taylor
 from splitvfl.net.certs import make_certificates
+from splitvfl.party.refusals import journal_of
 from tests.run.parties import SHORT_KEYS, free_ports, start_party
 
 EXPERIMENT = """
@@ -32,6 +32,7 @@ train:
   checkpoint_every_steps: 1
   optimizer: {name: sgd, lr: 0.02}
 network: {listen: "127.0.0.1:PORT", certificates: certs, meeting_s: 60, message_s: 60}
+audit: false
 """
 DEADLINE_S = 120
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from splitvfl.crypto.integers import integers_to_tensor, tensor_to_integers
 from splitvfl.crypto.owner import Owner
 from splitvfl.crypto.product_layout import ProductLayout
-from splitvfl.crypto.refusals import journal_of
 from splitvfl.net.certs import make_certificates
+from splitvfl.party.refusals import journal_of
 from splitvfl.run import checkpoint
 from tests.run.parties import SHORT_KEYS, free_ports, start_party
 
@@ -34,6 +34,7 @@ train:
   checkpoint_every_steps: 1
   optimizer: {name: sgd, lr: 0.02}
 network: {listen: "127.0.0.1:PORT", certificates: certs, meeting_s: 60, message_s: 30}
+audit: false
 """
 DEADLINE_S = 120
 

@@ -27,13 +27,12 @@ from splitvfl.data.spec import PartyClaim, TableSpec
 from splitvfl.errors import ConfigError, DataError
 from splitvfl.team.team import Alone
 from tests.run.parties import finished, free_ports, newest_of, same_weights, start, weights_of
-from tests.run.test_workers import PARTIES, TEXT, WORKERS, largest_difference, place, start_worker
+from tests.run.test_workers import PARTIES, STEPS, TEXT, WORKERS, largest_difference, place, start_worker
 
 APART = (
     TEXT.replace("data: {name: breast-cancer}", 'data: {name: tables, path: "tables-{worker}"}')
     .replace('columns: ["mean *"], ', "")
     .replace(", columns: rest", "")
-    .replace("epochs: 12", "epochs: 4")
     .replace("audit: false", "audit: {canaries: 60}\nattacks: [norm]")
 )
 
@@ -106,7 +105,7 @@ def test_workers_on_shards_of_their_own_end_with_the_weights_of_one_process(apar
     finished(workers)
 
     whole = newest_of(apart / "runs" / "whole")
-    assert whole["run"]["step"] == 4 * 9
+    assert whole["run"]["step"] == STEPS
     for name in PARTIES:
         homes = homes_of(apart, name)
         weights = [weights_of(home, homes[0]) for home in homes]

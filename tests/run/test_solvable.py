@@ -22,7 +22,14 @@ network: {listen: "127.0.0.1:PORT", plaintext_on_loopback: true, meeting_s: 20}
 """
 
 
-@pytest.mark.parametrize("exchange", ["residue", "taylor", "coordinator"])
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        "residue",
+        pytest.param("taylor", marks=pytest.mark.slow(reason="processes that train")),
+        pytest.param("coordinator", marks=pytest.mark.slow(reason="processes that train")),
+    ],
+)
 def test_the_label_owner_reads_it_before_step_1(exchange: str, tmp_path: Path, checkout: Path) -> None:
     text = TEXT.replace("PORT", str(free_ports(1)[0])).replace("EXCHANGE", exchange)
     (tmp_path / "run.yaml").write_text(text)
@@ -49,7 +56,7 @@ def test_the_label_owner_reads_it_before_step_1(exchange: str, tmp_path: Path, c
 def test_a_leak_check_at_the_label_owner_stops_before_step_1(tmp_path: Path, checkout: Path) -> None:
     text = TEXT.replace("PORT", str(free_ports(1)[0])).replace("EXCHANGE", "residue")
     # So long the partners dial once more, in vain.
-    (tmp_path / "run.yaml").write_text(text.replace("meeting_s: 20", "meeting_s: 3"))
+    (tmp_path / "run.yaml").write_text(text.replace("meeting_s: 20", "meeting_s: 2"))
     parties = {
         name: start_party(
             checkout,

@@ -125,7 +125,7 @@ def test_noise_differs_between_runs_unless_an_experiment_asks_for_a_seed() -> No
 
 def test_attacks_change_nothing() -> None:
     plain = small_trainer(dropout=0.2, audit=False)
-    watched = small_trainer(dropout=0.2, attacks=[NormAttack(), DirectionAttack()])
+    watched = small_trainer(dropout=0.2, attacks=[NormAttack(), DirectionAttack()], audit=True)
     plain.fit(1)
     watched.fit(1)
     assert same(weights(plain), weights(watched))
@@ -142,6 +142,7 @@ def everything(folder: Path | None, **more: Any) -> Trainer:
         defenses=[Isotropic(ratio=0.5), GaussianIR(clip=2.0, sigma=0.1), MemoisedResponse(flip=0.1), SumKL(ratio=1.0)],
         attacks=[DirectionAttack(), NormAttack(), SignAttack()],
         known_positives=2,
+        audit=True,
         log_dir=folder,
         log_every=2,
         **more,
@@ -578,7 +579,7 @@ def test_label_book_need_not_look_up_the_records_of_the_step_under_way(monkeypat
 
 def test_no_step_looks_its_labels_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LabelBook, "_looked_up", None)  # would fail
-    trainer = small_trainer(attacks=[NormAttack()])
+    trainer = small_trainer(attacks=[NormAttack()], audit=True)
     trainer.observe("telecom", "layers.1", NormAttack())
     trainer.fit(2)
     assert [summary.steps for summary in trainer.summaries("telecom").values()] == [6] * 5

@@ -248,7 +248,7 @@ def test_every_label_attack_of_the_registry_is_run() -> None:
 
 
 @pytest.mark.slow(reason="the quick run of every part of the page")
-def test_quick_run_writes_results_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_run_writes_results_and_page(one_code: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = ("none", "randomised-response(epsilon=1.5)")
     monkeypatch.setattr(plans, "DEFENSES", chosen)
     monkeypatch.setattr(other_labels, "DEFENSES", ("none", "sumkl(detection_error=0.4)"))

@@ -21,7 +21,6 @@ from scripts.reproduce.fate_quality.study import (
     reference,
     train,
 )
-from scripts.reproduce.shared import jobs
 from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.errors import ArgumentError
 from splitvfl.exchange import Residue, Split
@@ -88,11 +87,10 @@ def test_a_difference_is_relative_to_the_larger_one() -> None:
 
 
 def test_the_command_writes_claims_cells_and_a_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    one_code: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(DATA_FOLDER, str(tmp_path))  # which has no data
     monkeypatch.setattr(runs, "QUICK", runs.Scale(steps=2, sample=32))
-    monkeypatch.setattr(jobs, "code_of", lambda work: "1")  # finding the code that a cell depends on takes seconds
 
     assert command.main(["--quick", "--out", str(tmp_path)]) == 0
 

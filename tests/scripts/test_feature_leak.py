@@ -33,12 +33,14 @@ from scripts.reproduce.feature_leak import (
 from scripts.reproduce.feature_leak.stronger import Stronger
 from scripts.reproduce.feature_leak.study import Choice, Measured, Row, corrected
 from scripts.reproduce.feature_leak.ways import OF_ACTIVATIONS, UNDEFENDED, Way
-from scripts.reproduce.shared import jobs
 from scripts.reproduce.shared.claims import interval
 from scripts.reproduce.shared.pages import MADE
 from scripts.reproduce.shared.settings import Settings
 from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.defenses import GaussianIR
+
+# Whether own columns were judged is asked here, not how well they predict.
+pytestmark = pytest.mark.usefixtures("few_rounds")
 
 TINY = arrangements.shortened(arrangements.DIGITS)
 NOISE = OF_ACTIVATIONS[8]
@@ -318,9 +320,10 @@ def test_a_difference_counts_where_its_whole_interval_is_on_one_side() -> None:
 # The command
 
 
-def test_the_command_writes_claims_cells_and_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_writes_claims_cells_and_a_page(
+    one_code: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(DATA_FOLDER, str(tmp_path))  # which has no data
-    monkeypatch.setattr(jobs, "code_of", lambda work: "1")  # finding the code that a cell depends on takes seconds
     monkeypatch.setattr(study, "ARRANGEMENTS", (replace(arrangements.DIGITS, key="one"),))
     few = (UNDEFENDED, NOISE, ways.OF_GRADIENTS[0])
     monkeypatch.setattr(defended, "WAYS", few)
@@ -357,11 +360,10 @@ def test_data_that_are_not_there_are_named(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.fixture(scope="module")
-def remade(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def remade(one_code: None, checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the command makes of the published cells, without any run."""
     out = tmp_path_factory.mktemp("remade")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs, "code_of", lambda work: "of today")
         patch.setattr(Settings, "has", lambda self, title, path: True)
         cells = checkout / "docs" / "results" / "cells" / "feature-leak.jsonl.gz"
         assert command.main(["--out", str(out), "--keep-stale", "--begin-with", str(cells)]) == 0

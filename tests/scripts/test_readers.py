@@ -16,7 +16,6 @@ from sklearn.metrics import r2_score
 from scripts.reproduce.readers import __main__ as command
 from scripts.reproduce.readers import arrangements, fields, members, penalties, runs, scores, side_by_side
 from scripts.reproduce.readers.arrangements import OF_MESSAGES, OF_SCORES, shortened
-from scripts.reproduce.shared import jobs
 from scripts.reproduce.shared.pages import MADE
 from scripts.reproduce.shared.settings import Settings
 from splitvfl.attacks import GenerativeRegressionAttack
@@ -163,9 +162,8 @@ def test_numbers_and_categories_have_means_of_their_own() -> None:
 # The command
 
 
-def test_the_command_writes_cells_and_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_writes_cells_and_a_page(one_code: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DATA_FOLDER, str(tmp_path))  # which has no data
-    monkeypatch.setattr(jobs, "code_of", lambda work: "1")  # finding the code that a cell depends on takes seconds
     monkeypatch.setattr(penalties, "EPOCHS", 1)
     for module, name in ((side_by_side, "OF_MESSAGES"), (scores, "OF_SCORES"), (members, "OF_MEMBERS")):
         monkeypatch.setattr(module, name, getattr(module, name)[:1])
@@ -204,11 +202,10 @@ def test_data_that_are_not_there_are_named(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.fixture(scope="module")
-def remade(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+def remade(one_code: None, checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """What the command makes of the published cells, without any run."""
     out = tmp_path_factory.mktemp("remade")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs, "code_of", lambda work: "of today")
         patch.setattr(Settings, "has", lambda self, title, path: True)
         cells = checkout / "docs" / "results" / "cells" / "readers.jsonl.gz"
         assert command.main(["--out", str(out), "--keep-stale", "--begin-with", str(cells)]) == 0

@@ -49,6 +49,9 @@ from splitvfl.leakage.judging import ScoreKeeper
 from splitvfl.leakage.message_audit import AUDITORS
 from tests.run.forked import FORKS
 
+# Whether own columns were judged is asked here, not how well they predict.
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 SMALL = Problem(key="small", arguments={"name": "breast-cancer"}, batch_size=128, epochs=2)
 
 CLAIM = Claim(
@@ -406,7 +409,7 @@ def test_slopes_are_the_means_of_each_class() -> None:
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def quick(one_code: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     out = tmp_path_factory.mktemp("reproduce")
     with pytest.MonkeyPatch.context() as patch:
         # Less than one epoch of the generated clicks: what CI's run of the command does takes longer.

@@ -36,6 +36,9 @@ from splitvfl.config.registry import built_in
 from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.metrics import leak_auc
 
+# Whether own columns were judged is asked here, not how well they predict.
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 # --- figures over seeds
 
 
@@ -664,7 +667,7 @@ def test_fewer_seeds_are_those_that_come_first(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def quick(one_code: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     out = tmp_path_factory.mktemp("better-defense")
     few = (NONE, *ISOTROPIC.members[1:3], AXIS_SUMKL.members[1], ASYMMETRIC.members[2])
     with pytest.MonkeyPatch.context() as patch:

@@ -44,7 +44,7 @@ from splitvfl.party.party import ActiveParty, PassiveParty
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def quick(one_code: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("hdp-vfl")
     only = ["--only", "preprocessing,figure-1,figure-2"]
     assert reproduction.main(["--quick", *only, "--out", str(out), "--page", str(out / "docs")]) == 0

@@ -19,7 +19,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from scripts.reproduce.residue_protection import __main__ as reproduction
-from scripts.reproduce.residue_protection import as_printed, figures, study, table_2, times, training
+from scripts.reproduce.residue_protection import as_printed, beyond, figures, study, table_2, times, training
 from scripts.reproduce.residue_protection.drawing import short
 from scripts.reproduce.residue_protection.mechanisms import (
     NONE,
@@ -388,12 +388,15 @@ def test_figures_have_the_published_settings() -> None:
 
 
 @pytest.fixture(scope="module")
-def quick_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def quick_run(one_code: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("residue-protection")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(DATA_FOLDER, raising=False)
         # What is timed is no test's business, and steps of longer keys take most of the time.
         patch.setattr(times, "QUICK", replace(times.QUICK, bits=256, blocks=1, block=1))
+        # One problem where each has a table of its own, and both where they are in one.
+        patch.setattr(times, "problems", lambda settings: study.problems(settings)[:1])
+        patch.setattr(beyond, "problems", lambda settings: study.problems(settings)[:1])
         assert reproduction.main(["--quick", "--out", str(folder)]) == 0
     return folder
 

@@ -96,12 +96,12 @@ def test_a_worker_that_is_started_again_while_others_wait_for_a_third_counts_onc
 
 
 def test_who_does_not_come_is_named_soon_and_in_the_end(begin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining, "_CALL_S", 1.5)
+    monkeypatch.setattr(joining, "_CALL_S", 0.5)
     monkeypatch.setattr(joining, "_TELL_S", 0.1)
     told: list[str] = []
     first, second, *_ = launches(4)
-    waiting = begin(first, wait_s=2.0, notify=told.append)
-    begin(second, wait_s=5.0)
+    waiting = begin(first, wait_s=1.0, notify=told.append)
+    begin(second, wait_s=1.5)
     with pytest.raises(TeamError, match=rf"worker 2, 3 of shop did not come to {first.place} within \d s") as error:
         waiting.result(ENOUGH_S)
     assert error.value.final
@@ -118,11 +118,11 @@ def test_whoever_finds_nobody_says_so_soon_and_in_the_end(begin: Any, monkeypatc
 
 
 def test_two_processes_in_one_place_are_told_apart_from_none(begin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining, "_CALL_S", 1.5)
+    monkeypatch.setattr(joining, "_CALL_S", 0.5)
     first, second, _ = launches(3)
     waiting = begin(first, wait_s=1.0)
     for _ in range(2):
-        begin(second, wait_s=5.0)
+        begin(second, wait_s=1.5)
     with pytest.raises(
         TeamError, match=r"worker 2 of shop did not come.*more than one process says that it is worker 1"
     ):

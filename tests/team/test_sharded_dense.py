@@ -23,7 +23,7 @@ from splitvfl.team.sharded_dense import _units, check_dividable
 from splitvfl.team.team import Alone, Team
 from tests.team.together import SIZE, together
 
-STEPS, RECORDS = 21, 12
+STEPS, RECORDS = 7, 12
 # Where each worker's part of a step begins: worker 1 has no record in every third one.
 CUTS = ((0, 3, 7, RECORDS), (0, 4, 4, RECORDS), (0, 1, 2, RECORDS))
 
@@ -98,7 +98,7 @@ def trained(team: Team, make: Callable[[], nn.Module], dtype: torch.dtype, optim
             weight.grad = total
         with torch.sparse.check_sparse_tensor_invariants(enable=False):
             own.step()
-        if step % 10 == 0:
+        if step % 3 == 0:
             with torch.no_grad():
                 team.jointly(lambda called=called: module(called))
     dense = [part for name, part in parts.items() if team.size == 1 or name in divided_weights(module)]

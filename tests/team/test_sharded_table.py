@@ -18,7 +18,7 @@ from splitvfl.team.team import Alone, Team
 from tests.team.together import SIZE, together
 
 # A number of rows that the workers do not divide evenly; categories under Zipf's law.
-ROWS, DIM, FIELDS, STEPS = 200, 3, 4, 50
+ROWS, DIM, FIELDS, STEPS = 200, 3, 4, 12
 
 
 def normal(table: Tensor) -> Tensor:

@@ -151,31 +151,37 @@ class Cells:
             raise DataError(f"{path}: its result was changed since it was made; delete it, and it is made anew")
         return Cell(job.name, job.label, result, seconds, stale=code != code_of(job.work))
 
-    def missing(self, jobs: Sequence[Job]) -> tuple[list[Job], int]:
-        """Return the jobs that have to be run, each once, and how many of them only because the code has changed.
+    def usable(self, jobs: Sequence[Job]) -> tuple[dict[str, Cell], list[Job], int]:
+        """Return what may be used of these jobs, by name, those that have to be run, and how many of them are stale.
 
         Raises:
             DataError: As :meth:`kept`.
         """
-        found = {job.name: (job, self.kept(job)) for job in jobs}
-        stale = [job for job, cell in found.values() if cell is not None and cell.stale and not self.keep_stale]
-        return [job for job, cell in found.values() if cell is None] + stale, len(stale)
+        once = {job.name: job for job in jobs}
+        found = {name: cell for name, job in once.items() if (cell := self.kept(job)) is not None}
+        stale = [] if self.keep_stale else [name for name, cell in found.items() if cell.stale]
+        usable = {name: cell for name, cell in found.items() if name not in stale}
+        none = [job for name, job in once.items() if name not in found]
+        return usable, [*none, *(once[name] for name in stale)], len(stale)
 
-    def results(self, jobs: Sequence[Job]) -> list[Result]:
+    def results(self, jobs: Sequence[Job], known: Mapping[str, Cell] | None = None) -> list[Result]:
         """Return what is kept of these jobs, in order, and count them as used.
+
+        Args:
+            jobs: Which.
+            known: By name, what has been read of them already.
 
         Raises:
             DataError: As :meth:`kept`, or if nothing is kept of one.
         """
-        return [self._use(job).result for job in jobs]
+        return [self._use(job, (known or {}).get(job.name) or self.kept(job)).result for job in jobs]
 
     @property
     def unused(self) -> int:
         """How many cells lie in the folder that were not used: of other settings, or another version."""
         return len({path.stem for path in self.folder.glob("*.json")} - self.used.keys())
 
-    def _use(self, job: Job) -> Cell:
-        cell = self.kept(job)
+    def _use(self, job: Job, cell: Cell | None) -> Cell:
         if cell is None:
             raise DataError(f"{job.place(self.folder)}: is not there any more")
         self.used[cell.name] = Cell(cell.name, cell.label, {}, cell.seconds, cell.stale)
@@ -237,7 +243,7 @@ def run_jobs(
     if cells.alone:
         cells.one(jobs)
         return cells.results(jobs)
-    waiting, stale = cells.missing(jobs)
+    known, waiting, stale = cells.usable(jobs)
     if stale:
         say(f"{stale} cells are of older code, and are made anew")
     if workers == 1:
@@ -246,7 +252,7 @@ def run_jobs(
             say(f"{number}/{len(waiting)} {job.label}")
     elif waiting:
         _run_in_pool(waiting, cells.folder, workers, say)
-    return cells.results(jobs)
+    return cells.results(jobs, known)
 
 
 def _run_in_pool(jobs: Sequence[Job], folder: Path, workers: int, say: Callable[[str], None]) -> None:

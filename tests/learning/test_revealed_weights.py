@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from splitvfl.data.transform import random_rotation
-from splitvfl.defenses.revealed_weights import least_singular_value, rotated_weights, shifted_error, weight_shift
 from splitvfl.errors import ArgumentError
+from splitvfl.learning.revealed_weights import least_singular_value, rotated_weights, shifted_error, weight_shift
 
 
 def case(k: int, d: int, *, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -24,6 +24,7 @@ from typing import Final
 from splitvfl.errors import CheckpointError, SumRefused
 from splitvfl.system.untrusted_files import UntrustedFile, append_bytes, flush_folder
 
+# What is logged of encrypted sums has one logger, whoever counts them.
 _log = logging.getLogger("splitvfl.crypto")
 
 MOST: Final = 3

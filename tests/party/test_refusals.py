@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from splitvfl.crypto.refusals import MOST, Refusals, bits_told, journal_of
 from splitvfl.errors import CheckpointError, SumRefused
+from splitvfl.party.refusals import MOST, Refusals, bits_told, journal_of
 
 
 def test_the_third_refusal_is_the_last(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_refusal_outlives_a_process_that_is_killed_as_soon_as_it_has_its_error
     tmp_path: Path, checkout: Path
 ) -> None:
     program = (
-        "import os, signal, sys; from pathlib import Path; from splitvfl.crypto.refusals import Refusals\n"
+        "import os, signal, sys; from pathlib import Path; from splitvfl.party.refusals import Refusals\n"
         "Refusals('lab', Path(sys.argv[1])).refuse('opened of step 4 from bank', 'too large')\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
