@@ -30,6 +30,8 @@ MANY_RECORDS: Final = 1_000
 
 # Records are divided into so many parts by one number: cells of two have forty records and more.
 _CELL, _MOST_PARTS = 40, 20
+# Standard errors.
+_CERTAIN = 1.96
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class KnowledgeGain:
         after: AUC of the model of its own features that messages alone taught, on records whose messages were left out.
         low: Lower end of the paired 95 % confidence interval of the difference.
         high: Upper end.
+        taught: Whether that model predicts messages of records that were left out, with 95 % confidence. One that noise
+            taught points anywhere, and with few features it may point at the label by luck.
         model: AUC of the model's prediction of the same records; ``None``: not known.
     """
 
@@ -50,12 +54,13 @@ class KnowledgeGain:
     after: float
     low: float
     high: float
+    taught: bool = True
     model: float | None = None
 
     @property
     def significant(self) -> bool:
         """Whether something was learned, with 95 % confidence."""
-        return self.low > 0.0
+        return self.taught and self.low > 0.0
 
     @classmethod
     def without_messages(cls, baseline: float) -> Self:
@@ -114,6 +119,7 @@ class InGeneral(NamedTuple):
         predicted: The model's last prediction, ``(n, 1)``, or ``(n, k)`` of k classes.
         before: What the partner's label-free baseline says, likewise: oriented by other records.
         after: What the model says that messages of other records taught, likewise.
+        taught: Whether that model predicts messages of records that were left out.
     """
 
     classes: int | None
@@ -122,6 +128,7 @@ class InGeneral(NamedTuple):
     predicted: Floats
     before: Floats
     after: Floats
+    taught: bool
 
     @property
     def gain(self) -> KnowledgeGain | None:
@@ -130,7 +137,7 @@ class InGeneral(NamedTuple):
         if np.isnan(before.value):
             return None
         low, high = difference(after, before)
-        return KnowledgeGain(before.value, after.value, low, high, model=model.value)
+        return KnowledgeGain(before.value, after.value, low, high, self.taught, model.value)
 
     def label_free(self, attacks: Mapping[str, Floats]) -> LabelFreeAttack | None:
         """Return the attack that shows most; ``None`` where labels are not of two classes, or there is none.
@@ -189,7 +196,10 @@ def labels_in_general(history: RunHistory, *, seed: int = 0) -> InGeneral | None
     folds = np.random.default_rng(seed).permutation(len(labels)) % FOLDS
     before = _turned(plain, labels, history.classes, folds)
     after = np.sum([in_units(part) for part in taught], axis=0)
-    return InGeneral(history.classes, sample.ids, labels, sample.predicted, before, after)
+    # A record's own message has no part in what is predicted of it: where messages are noise the mean of these is zero.
+    alike = (after * (sample.told - sample.told.mean(axis=0))).sum(axis=1)
+    taught_something = bool(alike.mean() > _CERTAIN * alike.std(ddof=1) / len(alike) ** 0.5)
+    return InGeneral(history.classes, sample.ids, labels, sample.predicted, before, after, taught_something)
 
 
 def _turned(scores: Floats, labels: Floats, classes: int | None, folds: npt.NDArray[np.int64]) -> Floats:
