@@ -213,6 +213,7 @@ def test_an_attack_has_to_beat_all_three_and_the_goal_between_records_that_are_a
     assert (found.beats_baseline, found.beats_general, found.beats_prediction) == (True, True, True)
     assert found.shown == min(found.low, found.matched - 0.10)
     assert found.decides(0.6)
+    parts: list[Any]
     for name, index in (("beats_prediction", 3), ("beats_baseline", 4), ("beats_general", 5)):
         # What it has to beat is as good as it is.
         parts = list(world)
