@@ -44,7 +44,7 @@ def party_result(
     return replace(
         found.audited(watch.audits.get(name)),
         excess=watch.excess(name),
-        guarantee=label_guarantee(active, name, epochs=epochs, own_part=exchange.own_part),
+        guarantee=label_guarantee(active, name, epochs=epochs, own_part=exchange.own_part, account=run.account),
     )
 
 

@@ -29,6 +29,7 @@ from splitvfl.claims.guarantees import (
     auc_of_detection_error,
     auc_of_epsilon,
     auc_of_mu,
+    auc_of_randomised_classes,
     guarantee_of,
     tightest,
 )
@@ -82,6 +83,7 @@ __all__ = [
     "auc_of_detection_error",
     "auc_of_epsilon",
     "auc_of_mu",
+    "auc_of_randomised_classes",
     "claims_of",
     "guarantee_of",
     "in_a_clause",
