@@ -48,9 +48,11 @@ from splitvfl.claims.kinds import (
     RunPlan,
 )
 from splitvfl.claims.label_releases import (
+    CLASS_WEIGHTS,
     EARLY_STOPPING,
     LABEL_RELEASES,
     SELECTION,
+    STRATIFIED,
     LabelRelease,
     named,
     not_applying,
@@ -60,11 +62,13 @@ from splitvfl.claims.rows import RowBound, broken, row_bound
 from splitvfl.claims.words import Told, in_a_clause, in_short, sentence, told
 
 __all__ = [
+    "CLASS_WEIGHTS",
     "EARLY_STOPPING",
     "LABEL_CLAIMS",
     "LABEL_RELEASES",
     "ROW_CLAIMS",
     "SELECTION",
+    "STRATIFIED",
     "Claim",
     "Condition",
     "DetectionError",

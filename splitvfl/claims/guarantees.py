@@ -93,7 +93,7 @@ def auc_of_randomised_classes(epsilon: float, classes: int) -> float:
     >>> round(auc_of_randomised_classes(1.5, 2), 6) == round(auc_of_epsilon(1.5), 6)
     True
     >>> round(auc_of_randomised_classes(1.5, 10), 3)
-    0.683
+    0.706
     """
     weight = math.exp(-epsilon)
     truth = 1.0 / (1.0 + (classes - 1) * weight)
