@@ -46,7 +46,7 @@ def party_result(
         excess=watch.excess(name),
         knowledge_gain=watch.knowledge_gain(name),
         label_free=watch.label_free(name),
-        guarantee=label_guarantee(active, name, epochs=epochs, own_part=exchange.own_part),
+        guarantee=label_guarantee(active, name, epochs=epochs, own_part=exchange.own_part, account=run.account),
     )
 
 

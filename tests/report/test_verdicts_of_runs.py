@@ -65,13 +65,22 @@ def test_what_is_made_from_labels_voids_a_guarantee_and_one_way() -> None:
 
 
 def test_labels_that_can_be_solved_for_are_above_the_goal_though_nothing_was_measured() -> None:
-    training = SummedTraining(records=400, batch_size=16, epochs=2)
+    training = SummedTraining(records=4000, batch_size=16, epochs=2)
     found = list(solvable_labels("telecom", 32, training, horizon=1000, zero_start=False))
     sums = replace(telecom(), solvable=found, exchange_traits=ExchangeTraits(shows_gradients=False))
     assert of_labels(sums) == ("above-goal", "solvable")
     (verdict,) = sums.verdict.values()
     assert verdict.labels is not None
     assert verdict.labels.reason == "batch of 16 records ≤ 32 features: telecom solves every label"
+    assert verdict.labels.prevented_by == f"train.batch_size: {found[0].batch_size_needed}"
+    hopeless = [replace(one, batch_size_needed=None, epochs_allowed=None) for one in found]
+    (verdict,) = replace(sums, solvable=hopeless).verdict.values()
+    assert verdict.labels is not None
+    assert verdict.labels.prevented_by == "randomised labels, or one-way training: no batch size does"
+    assert of_labels(replace(sums, solvable=[replace(one, labels="changed") for one in found])) == (
+        "inconclusive",
+        "undecided",
+    )
     assert of_labels(replace(sums, solvable=[])) == ("inconclusive", "undecided")
 
 
