@@ -324,6 +324,17 @@ class RunSummary:
         return {name: party_verdict(name, party, facts) for name, party in self.parties.items()}
 
     @property
+    def has_twin(self) -> bool:
+        """Whether its excess leakage was measured on an audit twin."""
+        return any(party.excess is not None and party.excess.twin for party in self.parties.values())
+
+    def with_twin(self, excess: Mapping[str, CanaryLeak | None]) -> RunSummary:
+        """Return the same with the excess leakage of its audit twin, by passive party."""
+        found = {name: leak if leak is None else replace(leak, twin=True) for name, leak in excess.items()}
+        parties = {name: replace(party, excess=found.get(name)) for name, party in self.parties.items()}
+        return replace(self, parties=parties)
+
+    @property
     def deciding(self) -> float | None:
         """The figure that decides whether it is below the goal; ``None`` if it was not judged.
 
@@ -378,7 +389,10 @@ class RunSummary:
         There it holds the errors of answering means, and so the means of that party's own columns. The verdict stands
         in it for other programs; where the file is read here, its figures are judged anew.
         """
-        shown = self if self.provenance is None else replace(self, provenance=replace(self.provenance, same_data=""))
+        own = [note for note in self.notes if note not in self.released]  # those are of other files in the folder
+        shown = replace(self, notes=own, released=[])
+        if self.provenance is not None:
+            shown = replace(shown, provenance=replace(self.provenance, same_data=""))
         said = {**asdict(shown), "verdict": {name: asdict(found) for name, found in shown.verdict.items()}}
         write_json(folder / FILE_NAME, said, end=b"", mode=0o600 if self.own_columns else 0o666)
 

@@ -75,6 +75,7 @@ class Excess:
         high: Upper end.
         canaries: How many.
         figures: Of how many figures it is the largest, for which the interval holds at once.
+        twin: Whether it was measured on an audit twin.
     """
 
     value: float
@@ -82,6 +83,7 @@ class Excess:
     high: float
     canaries: int
     figures: int = 3
+    twin: bool = False
 
     def __post_init__(self) -> None:
         for name in ("value", "low", "high"):
@@ -355,7 +357,8 @@ def _measured(distance: float, excess: Excess | None) -> str:
 
 def _by_excess(excess: Excess, goal: float) -> Verdict:
     interval = f"95 % CI {excess.low:.2f}–{excess.high:.2f}"
-    found = f"excess {excess.value:.2f} ({interval}, {excess.canaries:,} canaries), goal {goal:.2f}"
+    where = " of the audit twin" if excess.twin else ""
+    found = f"excess {excess.value:.2f} ({interval}, {excess.canaries:,} canaries{where}), goal {goal:.2f}"
     if excess.low > goal:
         return Verdict("above-goal", "excess-above", found)
     if excess.high <= goal:
