@@ -57,6 +57,9 @@ SMALL_MATCHED_MARGIN: Final = 0.36
 MANY_RECORDS: Final = 1_000
 """What an attack must still reach above the goal between records of equal prediction: more on few records."""
 
+NEEDS_CANARIES: Final = "an audit twin (--audit-twin); over a network canaries (audit.canaries)"
+"""What would decide where nothing was measured."""
+
 HIGHEST_GOAL: Final = 1.0 - 1e-9
 """A goal of 1 is met by everything but a sure recovery of every label."""
 
@@ -329,7 +332,7 @@ def _by_table(evidence: LabelEvidence, goal: float) -> Verdict:
         )
     if not evidence.measurable:
         return Verdict("inconclusive", "undecided", "the excess cannot be measured in this protocol", "a guarantee")
-    return Verdict("inconclusive", "undecided", "not measured", "canaries (audit.canaries)")
+    return Verdict("inconclusive", "undecided", "not measured", NEEDS_CANARIES)
 
 
 def _against_bound(bound: Guarantee, excess: Excess | None, goal: float) -> Verdict | None:
