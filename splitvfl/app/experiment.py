@@ -41,6 +41,7 @@ from splitvfl.config.yaml import Document
 from splitvfl.data.coin_labels import eligible
 from splitvfl.data.columns import VerticalData
 from splitvfl.errors import ConfigError, DataError, shown
+from splitvfl.hooks import target_of
 from splitvfl.leakage.canaries import twin_canaries
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE, Reconstruction
@@ -215,10 +216,14 @@ class Experiment:
         Raises:
             DataError: If there are too few records.
         """
-        if not self._config.audit_twin:
+        config = self._config
+        if not config.audit_twin:
             return None
         among, _ = eligible(trainer.active.data.train, trainer.batches.count, trainer.batches.positions)
-        return Experiment(self._config.auditing(canaries=twin_canaries(among)), self._bench).trainer()
+        twin = config.auditing(canaries=twin_canaries(among))
+        # What attacks infer of features and membership is measured on the run itself.
+        on_labels = [hook for hook in config.attacks if target_of(hook.made("attacks", config.folder)) == "labels"]
+        return Experiment(twin.model_copy(update={"attacks": tuple(on_labels)}), self._bench).trainer()
 
     @property
     def _direction_by(self) -> str | None:
@@ -340,8 +345,8 @@ class Experiment:
         limited = account is not None and account.epsilon is not None
         longer = self._assembly.noise is None or limited
         free = ("goal", "keep_records", "train.epochs") if longer else ("goal", "keep_records")
-        dumps = (each.of_the_run.model_dump(mode="json") for each in (kept, self._config))
-        changed = [key for key in _differing(*dumps) if key not in free]
+        earlier, now = (each.of_the_run.model_dump(mode="json") for each in (kept, self._config))
+        changed = [key for key in _differing(earlier, now) if key not in free]
         if changed:
             few = "" if "train.epochs" not in changed else " (noise was calculated for the epochs that were planned)"
             raise ConfigError(
@@ -530,7 +535,7 @@ def _measured_on(
         "as canaries, and is thrown away."
     )
     twin.fit(summary.planned_epochs or summary.epochs, progress=progress)
-    found = summary.with_twin({name: twin.watch.excess(name) for name in twin.passives})
+    found = summary.with_twin(twin.watch)
     found.save(folder)
     return found
 

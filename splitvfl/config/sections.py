@@ -782,8 +782,8 @@ class AuditConfig(Settings):
 
     Attributes:
         canaries: So many training records get a coin toss for a label, at random (:mod:`splitvfl.leakage.canaries`).
-            The AUC among them is the leak beyond the prediction; 3000 make its 95 % interval about ±.02, and 20, the
-            fewest, ±.25. The price: they are trained on as they are, and on average half of the labels are wrong.
+            The AUC among them is the excess leakage, with a 95 % CI of about ±0.025 for 3 000 and ±0.29 for 20, the
+            fewest. The price: they are trained on as they are, and on average half of their labels are wrong.
         twin: After the run, train once more with canaries, and throw that model away: the audit twin. The excess
             leakage is measured on it, and the model that is kept has no canaries. One process only.
     """

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from splitvfl.app.deployment import Deployment
-from splitvfl.app.experiment import run_experiment
+from splitvfl.app.experiment import Experiment, Workbench, run_experiment
+from splitvfl.app.records import load_data
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.errors import ConfigError, DataError
 from splitvfl.leakage.canaries import MOST_TWIN_CANARIES, twin_canaries
+from splitvfl.report.findings import label_notes
 from splitvfl.report.summary import RunSummary, read_summary
 from splitvfl.run.training import Status
 
@@ -24,13 +26,15 @@ parties:
   lab: {role: passive, columns: rest}
 model: {name: mlp, bottom: [8], top_hidden: []}
 train: {epochs: 2, batch_size: 64, noise_seed_for_experiments: 5}
-attacks: [norm]
+attacks: [norm, ridge]
 """
 TWIN = "audit.twin=true"
 
 
 def experiment(*overrides: str) -> ExperimentConfig:
-    return parse_config(FILE, source="twin.yaml", overrides=["audit={}", *overrides] if TWIN in overrides else overrides)
+    return parse_config(
+        FILE, source="twin.yaml", overrides=["audit={}", *overrides] if TWIN in overrides else overrides
+    )
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -83,9 +87,10 @@ def test_its_excess_is_the_run_s_and_the_verdict_follows_from_it(runs: Path) -> 
     assert twin.verdict["lab"].labels is not None
     assert twin.verdict["lab"].labels.row == "excess-above"
     assert "220 canaries of the audit twin" in twin.verdict["lab"].labels.reason
-    # The test figure is of a model without canaries: none is said to be in the run.
-    assert twin.canaries is None
-    assert twin.parties["lab"].worst_canaries is None
+    assert twin.canaries == twin.parties["lab"].worst_canaries is not None
+    assert all(found.twin and found.count == 220 for found in twin.parties["lab"].canaries.values())
+    assert set(twin.parties["lab"].canaries) == {"auditor-linear", "auditor-likelihood", "auditor-ratio", "norm"}
+    assert "the test figure is that of a model without canaries" in label_notes([twin])[0]
     assert alone.parties["lab"].excess is None
     assert twin.test_metric == alone.test_metric
 
@@ -114,6 +119,17 @@ def test_a_twin_is_no_other_setting_of_the_run_and_is_trained_once(runs: Path, t
     assert settings[0] is not None
     assert settings[1] is not None
     assert settings[0].settings == settings[1].settings
+
+
+def test_a_twin_is_attacked_for_labels_alone() -> None:
+    config = experiment(TWIN)
+    found = Experiment(config, Workbench(load_data(config), {}))
+    trainer = found.trainer()
+    twin = found.audit_twin(trainer)
+    assert twin is not None
+    assert trainer.watch.readers["lab"].keys() == {"ridge"}
+    assert not twin.watch.readers["lab"]
+    assert twin.watch.leaks["lab"].keys() == trainer.watch.leaks["lab"].keys() == {"norm"}
 
 
 def test_more_epochs_make_a_new_twin(runs: Path, tmp_path: Path) -> None:
