@@ -107,7 +107,8 @@ def _excess(verdict: Verdict) -> Text:
     found = verdict.excess
     if found is None:
         return Text("cannot be measured in this protocol" if verdict.row == "one-way" else _NOT_MEASURED)
-    interval = f"95 % CI {found.low:.2f}–{found.high:.2f}, {found.canaries:,} canaries"
+    twin = " of the audit twin" if found.twin else ""
+    interval = f"95 % CI {found.low:.2f}–{found.high:.2f}, {found.canaries:,} canaries{twin}"
     return _line(f"{found.value:.2f}", f"{interval}{_beside(verdict, found)}")
 
 

@@ -53,6 +53,9 @@ CONTRADICT: Final = 4.4
 POWER: Final = 0.9
 """How often the number of canaries that is named would decide, if the excess is what was measured."""
 
+NEEDS_CANARIES: Final = "an audit twin (--audit-twin); over a network canaries (audit.canaries)"
+"""What would decide where nothing was measured."""
+
 HIGHEST_GOAL: Final = 1.0 - 1e-9
 """A goal of 1 is met by everything but a sure recovery of every label."""
 
@@ -71,6 +74,7 @@ class Excess:
         high: Upper end.
         canaries: How many.
         figures: Of how many figures it is the largest, for which the interval holds at once.
+        twin: Whether it was measured on an audit twin.
     """
 
     value: float
@@ -78,6 +82,7 @@ class Excess:
     high: float
     canaries: int
     figures: int = 3
+    twin: bool = False
 
     def __post_init__(self) -> None:
         for name in ("value", "low", "high"):
@@ -274,7 +279,7 @@ def _by_table(evidence: LabelEvidence, goal: float) -> Verdict:
         )
     if not evidence.measurable:
         return Verdict("inconclusive", "undecided", "the excess cannot be measured in this protocol", "a guarantee")
-    return Verdict("inconclusive", "undecided", "not measured", "canaries (audit.canaries)")
+    return Verdict("inconclusive", "undecided", "not measured", NEEDS_CANARIES)
 
 
 def _against_bound(bound: Guarantee, excess: Excess | None, goal: float) -> Verdict | None:
@@ -302,7 +307,8 @@ def _measured(distance: float, excess: Excess | None) -> str:
 
 def _by_excess(excess: Excess, goal: float) -> Verdict:
     interval = f"95 % CI {excess.low:.2f}–{excess.high:.2f}"
-    found = f"excess {excess.value:.2f} ({interval}, {excess.canaries:,} canaries), goal {goal:.2f}"
+    where = " of the audit twin" if excess.twin else ""
+    found = f"excess {excess.value:.2f} ({interval}, {excess.canaries:,} canaries{where}), goal {goal:.2f}"
     if excess.low > goal:
         return Verdict("above-goal", "excess-above", found)
     if excess.high <= goal:

@@ -99,7 +99,9 @@ def _excess(party: PartyResult) -> Excess | None:
     found = party.excess or party.worst_canaries  # summaries of before have that of the auditor only
     if found is None:
         return None
-    return Excess(found.auc, low=found.low, high=found.high, canaries=found.count, figures=found.figures)
+    return Excess(
+        found.auc, low=found.low, high=found.high, canaries=found.count, figures=found.figures, twin=found.twin
+    )
 
 
 def _solvable(found: Sequence[Solvable], name: str) -> Solvable | None:

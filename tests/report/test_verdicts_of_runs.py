@@ -139,6 +139,7 @@ def test_a_summary_holds_its_verdict_and_one_that_was_changed_is_judged_anew(tmp
         "high": 0.68,
         "canaries": 300,
         "figures": 3,
+        "twin": False,
     }
     assert labels["guarantee"]["auc"] == 0.6
     expected = {"state", "guarantee", "excess", "total", "baseline", "knowledge_gain", "reason", "decided_by"}
