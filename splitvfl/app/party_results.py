@@ -10,7 +10,7 @@ from typing import Any
 from splitvfl.exchange.base import Exchange
 from splitvfl.party.attaching import label_guarantee
 from splitvfl.party.party import ActiveParty
-from splitvfl.report.party_result import AttackResult, PartyResult
+from splitvfl.report.party_result import PartyResult
 from splitvfl.run.training import Training
 
 
@@ -35,7 +35,7 @@ def party_result(
     """
     watch = run.watch
     found = PartyResult(
-        attacks={attack: AttackResult.of(found) for attack, found in watch.summaries(name).items()},
+        attacks=watch.summaries(name),
         unavailable=dict(watch.unavailable[name]),
         measurements=measurements_of(run, name),
         canaries=watch.canaries(name),

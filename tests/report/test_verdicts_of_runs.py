@@ -146,7 +146,8 @@ def test_a_summary_holds_its_verdict_and_one_that_was_changed_is_judged_anew(tmp
     assert expected <= labels.keys()
     assert expected <= held["verdict"]["telecom"]["features"].keys()
 
-    held["parties"]["telecom"]["guarantee"] = None
+    held["figures"] = [one for one in held["figures"] if one.get("part") != "guarantee"]
+    held["notes"] = [one for one in held["notes"] if one.get("part") != "guarantee"]
     path.write_text(json.dumps(held))
     assert of_labels(read_summary(tmp_path)) == ("inconclusive", "excess-undecided")
 
@@ -188,7 +189,8 @@ def test_figures_that_no_run_has_are_refused(tmp_path: Path) -> None:
     telecom(excess=NEAR).save(tmp_path)
     path = tmp_path / "summary.json"
     held = json.loads(path.read_text())
-    held["parties"]["telecom"]["excess"]["low"] = 0.7
+    (excess,) = [one for one in held["figures"] if one.get("part") == "excess" and one["what"] == "auc"]
+    excess["low"] = 0.7
     path.write_text(json.dumps(held))
     with pytest.raises(CheckpointError, match="low <= value <= high"):
         read_summary(tmp_path)
