@@ -72,6 +72,8 @@ def _of_labels(name: str, verdict: Verdict) -> list[tuple[str, Text]]:
     rows = [("verdict", said)]
     if verdict.decided_by:
         rows.append(("", Text(f"decided by: {verdict.decided_by}")))
+    if verdict.prevented_by:
+        rows.append(("", Text(f"prevented by: {verdict.prevented_by}")))
     rows += [("guarantee", _guarantee(verdict)), ("excess", _excess(verdict))]
     if verdict.knowledge_gain is not None:
         rows.append(("in general", _in_general(name, verdict.knowledge_gain)))
@@ -105,7 +107,8 @@ def _excess(verdict: Verdict) -> Text:
     found = verdict.excess
     if found is None:
         return Text("cannot be measured in this protocol" if verdict.row == "one-way" else _NOT_MEASURED)
-    interval = f"95 % CI {found.low:.2f}–{found.high:.2f}, {found.canaries:,} canaries"
+    twin = " of the audit twin" if found.twin else ""
+    interval = f"95 % CI {found.low:.2f}–{found.high:.2f}, {found.canaries:,} canaries{twin}"
     return _line(f"{found.value:.2f}", f"{interval}{_beside(verdict, found)}")
 
 

@@ -53,6 +53,9 @@ CONTRADICT: Final = 4.4
 POWER: Final = 0.9
 """How often the number of canaries that is named would decide, if the excess is what was measured."""
 
+NEEDS_CANARIES: Final = "an audit twin (--audit-twin); over a network canaries (audit.canaries)"
+"""What would decide where nothing was measured."""
+
 HIGHEST_GOAL: Final = 1.0 - 1e-9
 """A goal of 1 is met by everything but a sure recovery of every label."""
 
@@ -71,6 +74,7 @@ class Excess:
         high: Upper end.
         canaries: How many.
         figures: Of how many figures it is the largest, for which the interval holds at once.
+        twin: Whether it was measured on an audit twin.
     """
 
     value: float
@@ -78,6 +82,7 @@ class Excess:
     high: float
     canaries: int
     figures: int = 3
+    twin: bool = False
 
     def __post_init__(self) -> None:
         for name in ("value", "low", "high"):
@@ -125,6 +130,7 @@ class LabelEvidence:
         releases: What else the partner sees that is made from labels, by name.
         guarantee: The tightest theorem that is known; ``None``: none.
         solvable: Why shapes allow to solve for the true labels; empty where they do not.
+        prevented_by: The smallest change that prevents it.
         excess: What was measured among canaries; ``None`` without any.
         label_free: The attack that decides where there are no canaries; ``None`` without one.
         measurable: Whether messages about single records come back, in which canaries could be looked for.
@@ -134,6 +140,7 @@ class LabelEvidence:
     releases: tuple[str, ...] = ()
     guarantee: Guarantee | None = None
     solvable: str = ""
+    prevented_by: str = ""
     excess: Excess | None = None
     label_free: LabelFreeAttack | None = None
     measurable: bool = True
@@ -174,6 +181,7 @@ class Verdict:
         row: The row of the table that decided.
         reason: Its ground, as a clause without a full stop.
         decided_by: What would decide it; empty where it is decided.
+        prevented_by: The smallest change that prevents it, where it is known before the first step; else empty.
         guarantee: The tightest guarantee; ``None``: none.
         excess: What messages add beyond the model's prediction; ``None``: not measured.
         total: Total leakage; ``None``: not measured.
@@ -185,6 +193,7 @@ class Verdict:
     row: str
     reason: str
     decided_by: str = ""
+    prevented_by: str = ""
     guarantee: Guarantee | None = None
     excess: Excess | None = None
     total: Total | None = None
@@ -257,7 +266,7 @@ def _by_table(evidence: LabelEvidence, goal: float) -> Verdict:
         if found is not None:
             return found
     if evidence.solvable:
-        return Verdict("above-goal", "solvable", evidence.solvable)
+        return Verdict("above-goal", "solvable", evidence.solvable, prevented_by=evidence.prevented_by)
     if evidence.excess is not None:
         return _by_excess(evidence.excess, goal)
     attack = evidence.label_free
@@ -270,7 +279,7 @@ def _by_table(evidence: LabelEvidence, goal: float) -> Verdict:
         )
     if not evidence.measurable:
         return Verdict("inconclusive", "undecided", "the excess cannot be measured in this protocol", "a guarantee")
-    return Verdict("inconclusive", "undecided", "not measured", "canaries (audit.canaries)")
+    return Verdict("inconclusive", "undecided", "not measured", NEEDS_CANARIES)
 
 
 def _against_bound(bound: Guarantee, excess: Excess | None, goal: float) -> Verdict | None:
@@ -298,7 +307,8 @@ def _measured(distance: float, excess: Excess | None) -> str:
 
 def _by_excess(excess: Excess, goal: float) -> Verdict:
     interval = f"95 % CI {excess.low:.2f}–{excess.high:.2f}"
-    found = f"excess {excess.value:.2f} ({interval}, {excess.canaries:,} canaries), goal {goal:.2f}"
+    where = " of the audit twin" if excess.twin else ""
+    found = f"excess {excess.value:.2f} ({interval}, {excess.canaries:,} canaries{where}), goal {goal:.2f}"
     if excess.low > goal:
         return Verdict("above-goal", "excess-above", found)
     if excess.high <= goal:
