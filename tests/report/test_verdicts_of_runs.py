@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -166,7 +167,7 @@ def test_a_passive_partys_own_summary_says_nothing_of_labels() -> None:
 
 def test_a_trainer_in_python_concludes_alike() -> None:
     def judged(*defenses: AsymmetricResponse) -> Trainer:
-        settings = {"batch_size": 50, "canaries": 60, "audit": True, "defenses": defenses}
+        settings: dict[str, Any] = {"batch_size": 50, "canaries": 60, "audit": True, "defenses": defenses}
         made = small_trainer(sizes={"train": 200, "test": 40}, **settings)
         made.fit(2)
         return made
