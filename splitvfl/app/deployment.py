@@ -168,8 +168,14 @@ class Deployment:
                 )
 
     def _check_canaries_here(self) -> None:
-        """Refuse canaries in the file of a party that can place none; it may be a file of all parties."""
+        """Refuse a twin, and canaries in the file of a party that can place none; it may be a file of all parties."""
         config = self._config
+        if config.audit_twin:
+            raise ConfigError(
+                f"{config.source}: audit.twin: over a network the twin's messages reach the partners too, and are a "
+                "second release of the same labels. Train it in one process (splitvfl train), or measure this run: "
+                "audit: {canaries: N}"
+            )
         if config.canaries is None or self.name == config.active or config.parties[config.active].columns:
             return
         raise ConfigError(

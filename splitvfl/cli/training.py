@@ -28,6 +28,7 @@ from splitvfl.errors import ConfigError
 
 # Commands import what they need when they run: --help and list do not wait for torch.
 if TYPE_CHECKING:
+    from splitvfl.config.sections import ExperimentConfig
     from splitvfl.privacy.solvable import Solvable
     from splitvfl.report.summary import RunSummary
 
@@ -51,6 +52,14 @@ FailAbove = Annotated[
 AllowInconclusive = Annotated[
     bool, typer.Option("--allow-inconclusive", help="With --fail-above: exit code 0 if it is inconclusive.")
 ]
+AuditTwin = Annotated[
+    bool | None,
+    typer.Option(
+        "--audit-twin/--no-audit-twin",
+        show_default=False,
+        help="Train once more with canaries, measure the excess leakage, and throw that model away.",
+    ),
+]
 Explain = Annotated[bool, typer.Option("--explain", help="Print every figure too, and what each means.")]
 
 
@@ -62,6 +71,7 @@ def train(
     overwrite: Overwrite = False,
     fail_above: FailAbove = None,
     allow_inconclusive: AllowInconclusive = False,
+    audit_twin: AuditTwin = None,
     explain: Explain = False,
 ) -> None:
     """Train one experiment, and watch what leaks."""
@@ -78,8 +88,10 @@ def train(
         from splitvfl.system.signals import Interrupted
 
         config = load_config(experiment, overrides or [])  # which imports what the file names
+    config = with_twin(config, audit_twin)
     folder = out or Path("runs") / config.name
-    again = command_line("train", experiment, *(overrides or []), "--out", folder, "--resume")
+    twin = {None: [], True: ["--audit-twin"], False: ["--no-audit-twin"]}[audit_twin]
+    again = command_line("train", experiment, *(overrides or []), "--out", folder, "--resume", *twin)
     told: set[str] = set()
     with (
         check.before_training(),
@@ -109,6 +121,24 @@ def train(
         steps.append(f"splitvfl compare {experiment} --defenses {TO_COMPARE} --seeds 3")
     next_steps(*steps)
     check.end(summary)
+
+
+def with_twin(config: ExperimentConfig, wanted: bool | None) -> ExperimentConfig:
+    """Return an experiment with an audit twin or without, as an option says; ``None``: as the experiment says.
+
+    Raises:
+        ConfigError: If a twin is wanted, and nobody would look, or the run has canaries of its own.
+    """
+    if not wanted:
+        return config if wanted is None else config.of_the_run
+    if not config.audited:
+        raise ConfigError("--audit-twin: audit is false, so that nobody would look for canaries")
+    if config.canaries is not None:
+        raise ConfigError(
+            f"--audit-twin: the run has {config.canaries:,} canaries of its own (audit.canaries), which measure the "
+            "excess leakage already; take one of them out"
+        )
+    return config.auditing(twin=True)
 
 
 def noting(told: set[str], tell: Callable[[str], None]) -> Callable[[str], None]:

@@ -25,6 +25,7 @@ from typing import Final, Literal
 
 from splitvfl.claims import Guarantee
 from splitvfl.errors import ArgumentError
+from splitvfl.leakage.in_general import KnowledgeGain, LabelFreeAttack
 
 State = Literal["no-label-dependent-message", "below-goal", "above-goal", "inconclusive", "not-measured"]
 """What is concluded. ``"not-measured"`` is of features only; of labels that is inconclusive, with what would decide."""
@@ -53,10 +54,8 @@ CONTRADICT: Final = 4.4
 POWER: Final = 0.9
 """How often the number of canaries that is named would decide, if the excess is what was measured."""
 
-MATCHED_MARGIN: Final = 0.10
-SMALL_MATCHED_MARGIN: Final = 0.36
-MANY_RECORDS: Final = 1_000
-"""What an attack must still reach above the goal between records of equal prediction: more on few records."""
+NEEDS_CANARIES: Final = "an audit twin (--audit-twin); over a network canaries (audit.canaries)"
+"""What would decide where nothing was measured."""
 
 HIGHEST_GOAL: Final = 1.0 - 1e-9
 """A goal of 1 is met by everything but a sure recovery of every label."""
@@ -76,6 +75,7 @@ class Excess:
         high: Upper end.
         canaries: How many.
         figures: Of how many figures it is the largest, for which the interval holds at once.
+        twin: Whether it was measured on an audit twin.
     """
 
     value: float
@@ -83,6 +83,7 @@ class Excess:
     high: float
     canaries: int
     figures: int = 3
+    twin: bool = False
 
     def __post_init__(self) -> None:
         for name in ("value", "low", "high"):
@@ -119,37 +120,6 @@ class Excess:
         both = auc / (2.0 - auc) + 2.0 * auc * auc / (1.0 + auc) - 2.0 * auc * auc
         reach = (self.quantile + NormalDist().inv_cdf(POWER)) / abs(self.value - goal)
         return math.ceil(2.0 * both * reach * reach)
-
-
-@dataclass(frozen=True, slots=True)
-class LabelFreeAttack:
-    """The attack without labels that says most where no canaries were trained on.
-
-    Attributes:
-        name: Its name.
-        auc: Its leak AUC.
-        low: Lower end of its 95 % confidence interval.
-        beats_baseline: Whether it is significantly better than the partner alone without labels, on the same records.
-        beats_general: Likewise than what the partner knows of labels in general.
-        beats_prediction: Likewise than the model's prediction.
-        matched: Its AUC between records of equal prediction and equal knowledge of labels in general.
-        records: How many records that is of.
-    """
-
-    name: str
-    auc: float
-    low: float
-    beats_baseline: bool
-    beats_general: bool
-    beats_prediction: bool
-    matched: float
-    records: int
-
-    def decides(self, goal: float) -> bool:
-        """Return whether it shows, without canaries, that single labels leak above a goal."""
-        margin = MATCHED_MARGIN if self.records >= MANY_RECORDS else SMALL_MATCHED_MARGIN
-        beats = self.beats_baseline and self.beats_general and self.beats_prediction
-        return beats and self.low > goal and self.matched > goal + margin
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,28 +171,6 @@ class Baseline:
 
     without_labels: float | None
     with_labels: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class KnowledgeGain:
-    """Labels in general: what the partner predicts of people of whom it never got a message.
-
-    Attributes:
-        before: AUC of its label-free baseline.
-        after: AUC of the model of its own features that messages alone taught, on records whose messages were left out.
-        low: Lower end of the paired 95 % confidence interval of the difference.
-        high: Upper end.
-    """
-
-    before: float
-    after: float
-    low: float
-    high: float
-
-    @property
-    def significant(self) -> bool:
-        """Whether something was learned, with 95 % confidence."""
-        return self.low > 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +292,7 @@ def _by_table(evidence: LabelEvidence, goal: float) -> Verdict:
         )
     if not evidence.measurable:
         return Verdict("inconclusive", "undecided", "the excess cannot be measured in this protocol", "a guarantee")
-    return Verdict("inconclusive", "undecided", "not measured", "canaries (audit.canaries)")
+    return Verdict("inconclusive", "undecided", "not measured", NEEDS_CANARIES)
 
 
 def _against_bound(bound: Guarantee, excess: Excess | None, goal: float) -> Verdict | None:
@@ -372,7 +320,8 @@ def _measured(distance: float, excess: Excess | None) -> str:
 
 def _by_excess(excess: Excess, goal: float) -> Verdict:
     interval = f"95 % CI {excess.low:.2f}–{excess.high:.2f}"
-    found = f"excess {excess.value:.2f} ({interval}, {excess.canaries:,} canaries), goal {goal:.2f}"
+    where = " of the audit twin" if excess.twin else ""
+    found = f"excess {excess.value:.2f} ({interval}, {excess.canaries:,} canaries{where}), goal {goal:.2f}"
     if excess.low > goal:
         return Verdict("above-goal", "excess-above", found)
     if excess.high <= goal:

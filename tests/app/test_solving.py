@@ -31,6 +31,7 @@ from splitvfl.report.rows import group_runs
 from splitvfl.report.summary import read_summary
 from splitvfl.report.verdict import Verdict
 from splitvfl.run.training import Status
+from tests.summaries import opened
 
 TEXT = """
 data: {name: breast-cancer}
@@ -77,7 +78,7 @@ def test_a_run_says_it_before_step_1_and_the_attack_finds_what_is_said(tmp_path:
 def test_a_summary_from_before_has_no_such_figure(tmp_path: Path) -> None:
     run_experiment(parse_config(TEXT, source="solving.yaml"), tmp_path / "run")
     path = tmp_path / "run" / "summary.json"
-    entries = json.loads(path.read_text())
+    entries = opened(path)
     assert entries.pop("solvable")
     path.write_text(json.dumps(entries))
     assert read_summary(tmp_path / "run").solvable == []
