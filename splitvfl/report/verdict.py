@@ -24,6 +24,7 @@ from typing import Final, Literal
 
 from splitvfl.claims import Guarantee
 from splitvfl.errors import ArgumentError
+from splitvfl.leakage.in_general import KnowledgeGain, LabelFreeAttack
 
 State = Literal["no-label-dependent-message", "below-goal", "above-goal", "inconclusive", "not-measured"]
 """What is concluded. ``"not-measured"`` is of features only; of labels that is inconclusive, with what would decide."""
@@ -51,11 +52,6 @@ CONTRADICT: Final = 4.4
 
 POWER: Final = 0.9
 """How often the number of canaries that is named would decide, if the excess is what was measured."""
-
-MATCHED_MARGIN: Final = 0.10
-SMALL_MATCHED_MARGIN: Final = 0.36
-MANY_RECORDS: Final = 1_000
-"""What an attack must still reach above the goal between records of equal prediction: more on few records."""
 
 NEEDS_CANARIES: Final = "an audit twin (--audit-twin); over a network canaries (audit.canaries)"
 """What would decide where nothing was measured."""
@@ -126,37 +122,6 @@ class Excess:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelFreeAttack:
-    """The attack without labels that says most where no canaries were trained on.
-
-    Attributes:
-        name: Its name.
-        auc: Its leak AUC.
-        low: Lower end of its 95 % confidence interval.
-        beats_baseline: Whether it is significantly better than the partner alone without labels, on the same records.
-        beats_general: Likewise than what the partner knows of labels in general.
-        beats_prediction: Likewise than the model's prediction.
-        matched: Its AUC between records of equal prediction and equal knowledge of labels in general.
-        records: How many records that is of.
-    """
-
-    name: str
-    auc: float
-    low: float
-    beats_baseline: bool
-    beats_general: bool
-    beats_prediction: bool
-    matched: float
-    records: int
-
-    def decides(self, goal: float) -> bool:
-        """Return whether it shows, without canaries, that single labels leak above a goal."""
-        margin = MATCHED_MARGIN if self.records >= MANY_RECORDS else SMALL_MATCHED_MARGIN
-        beats = self.beats_baseline and self.beats_general and self.beats_prediction
-        return beats and self.low > goal and self.matched > goal + margin
-
-
-@dataclass(frozen=True, slots=True)
 class LabelEvidence:
     """All that bears on whether one partner learns individual labels.
 
@@ -203,28 +168,6 @@ class Baseline:
 
     without_labels: float | None
     with_labels: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class KnowledgeGain:
-    """Labels in general: what the partner predicts of people of whom it never got a message.
-
-    Attributes:
-        before: AUC of its label-free baseline.
-        after: AUC of the model of its own features that messages alone taught, on records whose messages were left out.
-        low: Lower end of the paired 95 % confidence interval of the difference.
-        high: Upper end.
-    """
-
-    before: float
-    after: float
-    low: float
-    high: float
-
-    @property
-    def significant(self) -> bool:
-        """Whether something was learned, with 95 % confidence."""
-        return self.low > 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from splitvfl.leakage.column_figures import ColumnReading
+from splitvfl.leakage.in_general import KnowledgeGain
 from splitvfl.privacy import Solvable, SolvableColumn
 from splitvfl.report.party_result import PartyResult
 from splitvfl.report.verdict import (
@@ -65,6 +66,7 @@ def party_verdict(name: str, party: PartyResult, run: RunFacts) -> PartyVerdict:
         guarantee=party.guarantee,
         solvable=_solvable(run.solvable, name),
         excess=_excess(party),
+        label_free=party.label_free,
         measurable=run.measurable,
     )
     labels = _of_labels(evidence, party, run.goal) if run.of_labels else None
@@ -79,7 +81,16 @@ def _of_labels(evidence: LabelEvidence, party: PartyResult, goal: float) -> Verd
         goal=min(goal, HIGHEST_GOAL),
         total=None if leak.total is None else Total(leak.total, leak.includes_features),
         baseline=Baseline(party.first_component_auc, party.own_columns_auc) if known else None,
+        knowledge_gain=_gain(evidence, party),
     )
+
+
+def _gain(evidence: LabelEvidence, party: PartyResult) -> KnowledgeGain | None:
+    """Return what the partner has learned of labels in general: nothing where nothing that it sees is made of them."""
+    alone = party.first_component_auc
+    if evidence.one_way and not evidence.releases and alone is not None:
+        return KnowledgeGain.without_messages(alone)
+    return party.knowledge_gain
 
 
 def _excess(party: PartyResult) -> Excess | None:

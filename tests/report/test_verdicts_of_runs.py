@@ -14,6 +14,7 @@ from splitvfl.defenses import AsymmetricResponse
 from splitvfl.errors import CheckpointError
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading, ColumnShare, OwnShares
+from splitvfl.leakage.in_general import KnowledgeGain, LabelFreeAttack
 from splitvfl.privacy import SummedTraining, solvable_labels
 from splitvfl.report.party_result import PartyResult
 from splitvfl.report.summary import ExchangeTraits, RunSummary, read_summary
@@ -141,6 +142,39 @@ def test_a_summary_holds_its_verdict_and_one_that_was_changed_is_judged_anew(tmp
     assert of_labels(read_summary(tmp_path)) == ("inconclusive", "excess-undecided")
 
 
+NORM = LabelFreeAttack("norm", 0.98, 0.97, True, True, True, matched=0.97, records=400)
+
+
+def test_an_attack_that_needs_no_labels_decides_without_canaries_and_is_judged_anew_with_another_goal(
+    tmp_path: Path,
+) -> None:
+    telecom(label_free=NORM).save(tmp_path)
+    read = read_summary(tmp_path)
+    assert of_labels(read) == ("above-goal", "attack")
+    (verdict,) = read.verdict.values()
+    assert verdict.labels is not None
+    assert verdict.labels.reason == "norm reaches 0.98 and needs no labels"
+    assert of_labels(replace(read, goal=0.62)) == ("inconclusive", "undecided")  # 0.97 is not 0.36 above it
+    assert of_labels(telecom(label_free=NORM, excess=NEAR)) == ("inconclusive", "excess-undecided")
+
+
+def test_labels_in_general_stand_beside_the_state_and_one_way_nothing_is_new(tmp_path: Path) -> None:
+    gained = KnowledgeGain(0.57, 0.73, 0.14, 0.18, model=0.74)
+    telecom(knowledge_gain=gained).save(tmp_path)
+    (verdict,) = read_summary(tmp_path).verdict.values()
+    assert verdict.labels is not None
+    assert (verdict.labels.knowledge_gain, verdict.labels.row) == (gained, "undecided")
+    traits = ExchangeTraits(one_way=True, shows_gradients=False)
+    one_way = replace(telecom(first_component_auc=0.57), exchange="one-way", exchange_traits=traits)
+    (verdict,) = one_way.verdict.values()
+    assert verdict.labels is not None
+    assert verdict.labels.knowledge_gain == KnowledgeGain.without_messages(0.57)
+    assert not verdict.labels.knowledge_gain.significant
+    (verdict,) = replace(one_way, label_releases=["early stopping"]).verdict.values()
+    assert verdict.labels is not None
+    assert verdict.labels.knowledge_gain is None
+
+
 def test_figures_that_no_run_has_are_refused(tmp_path: Path) -> None:
     telecom(excess=NEAR).save(tmp_path)
     path = tmp_path / "summary.json"
@@ -158,7 +192,9 @@ def test_a_passive_partys_own_summary_says_nothing_of_labels() -> None:
 
 def test_a_trainer_in_python_concludes_alike() -> None:
     def judged(*defenses: AsymmetricResponse) -> Trainer:
-        made = small_trainer(sizes={"train": 200, "test": 40}, batch_size=50, canaries=60, defenses=defenses)
+        made = small_trainer(
+            sizes={"train": 200, "test": 40}, batch_size=50, canaries=60, audit=True, defenses=defenses
+        )
         made.fit(2)
         return made
 
