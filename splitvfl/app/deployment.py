@@ -34,7 +34,7 @@ from splitvfl.app.run_folder import check_folder, has_checkpoint, is_barely_begu
 from splitvfl.app.saved_model import Origin, save_half
 from splitvfl.app.scoring import check_own_defenses
 from splitvfl.app.single_columns import said_of_columns, said_to_label_owner, solvable_columns
-from splitvfl.app.solving import Solving
+from splitvfl.app.solving import Solving, SolvingBasis
 from splitvfl.app.team_settings import check_team
 from splitvfl.app.workers import (
     after_worker_0,
@@ -325,7 +325,10 @@ class Deployment:
         own = self.own
         if own.task is None:
             return None
-        return Solving(self.assembly, self._batches, task=own.task, own_columns=own.data.width)
+        basis = SolvingBasis.of_file(
+            self.assembly, records=self._batches.count, task=own.task, own_columns=own.data.width
+        )
+        return Solving(basis, self._batches, task=own.task)
 
     def _foreseen(self, solving: Solving, columns: Mapping[str, int]) -> tuple[list[Solvable], list[str]]:
         found = solving.of(columns)

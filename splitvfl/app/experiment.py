@@ -27,7 +27,7 @@ from splitvfl.app.records import in_words_of, load_data
 from splitvfl.app.run_files import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.run_folder import check_folder, finished_at, has_checkpoint, replacing, settle, write_config
 from splitvfl.app.single_columns import said_of_columns, solvable_columns
-from splitvfl.app.solving import Solving, independent_columns
+from splitvfl.app.solving import Solving, SolvingBasis, independent_columns
 from splitvfl.app.team_settings import said_in_one_process
 from splitvfl.config.sections import (
     ExperimentConfig,
@@ -270,13 +270,9 @@ class Experiment:
             trainer: The run.
             observed: As of :meth:`horizons`.
         """
-        solving = Solving(
-            self._assembly,
-            trainer.batches,
-            task=self._bench.data.task,
-            own_columns=trainer.active.data.width,
-            observed=observed,
-        )
+        task, active = self._bench.data.task, trainer.active.data
+        basis = SolvingBasis.of_file(self._assembly, records=trainer.batches.count, task=task, own_columns=active.width)
+        solving = Solving(basis, trainer.batches, task=task, observed=observed)
         found = solving.of(independent_columns(trainer)) if solving.applies else []
         return found, solving.said(found)
 

@@ -10,7 +10,7 @@ from typing import Any
 from splitvfl.exchange.base import Exchange
 from splitvfl.party.attaching import label_guarantee
 from splitvfl.party.party import ActiveParty
-from splitvfl.report.party_result import AttackResult, PartyResult
+from splitvfl.report.party_result import PartyResult
 from splitvfl.run.training import Training
 
 
@@ -35,7 +35,7 @@ def party_result(
     """
     watch = run.watch
     found = PartyResult(
-        attacks={attack: AttackResult.of(found) for attack, found in watch.summaries(name).items()},
+        attacks=watch.summaries(name),
         unavailable=dict(watch.unavailable[name]),
         measurements=measurements_of(run, name),
         canaries=watch.canaries(name),
@@ -46,7 +46,7 @@ def party_result(
         excess=watch.excess(name),
         knowledge_gain=watch.knowledge_gain(name),
         label_free=watch.label_free(name),
-        guarantee=label_guarantee(active, name, epochs=epochs, own_part=exchange.own_part),
+        guarantee=label_guarantee(active, name, epochs=epochs, own_part=exchange.own_part, account=run.account),
     )
 
 

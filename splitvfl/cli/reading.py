@@ -162,19 +162,26 @@ def _print_rows(rows: Iterable[tuple[str, ...]]) -> None:
 
 def schema(
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to write it. Default: the screen.")] = None,
+    *,
+    summary: Annotated[bool, typer.Option("--summary", help="Describe summary.json of a run instead.")] = False,
 ) -> None:
     """Print what an experiment file may say as JSON Schema, with which editors complete, explain and check it."""
     import json
 
-    from splitvfl.config.schema import experiment_schema, schema_line
+    from splitvfl.config.schema import DIALECT, experiment_schema, schema_line
     from splitvfl.system.untrusted_files import write_named
 
-    text = json.dumps(experiment_schema(), ensure_ascii=False, indent=2) + "\n"
+    if summary:
+        from splitvfl.report.summary import summary_schema
+    described = {"$schema": DIALECT, **summary_schema()} if summary else experiment_schema()
+    text = json.dumps(described, ensure_ascii=False, indent=2) + "\n"
     if out is None:
         print(text, end="")
         return
     write_named(out, text.encode())
     print(out)
+    if summary:
+        return
     tell("For editors that know YAML, make this the first line of an experiment; the path is from that file's folder:")
     tell(schema_line(out))
 

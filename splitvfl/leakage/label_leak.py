@@ -8,11 +8,11 @@ that is in the total. A large total does not say that training told it: the colu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from splitvfl import metrics
 from splitvfl.leakage.canaries import CanaryLeak
+from splitvfl.leakage.leak_summary import largest
 from splitvfl.leakage.message_audit import MessageAudit
 
 
@@ -114,12 +114,3 @@ class LabelLeak:
     def excess(self) -> float | None:
         """The leak of the whole run above what is known without messages."""
         return None if self.total is None or self.known is None else self.total - self.known
-
-
-def largest(values: Iterable[float | None]) -> float | None:
-    """Return the largest of the values that are known; ``None`` if none is.
-
-    >>> largest([None, 0.6, 0.7])
-    0.7
-    """
-    return max((value for value in values if value is not None), default=None)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from splitvfl.metrics import chance_auc
+from splitvfl.metrics import chance_auc, known
 
 
 @dataclass(frozen=True)
 class LeakSummary:
-    """The leak through one attack in a run.
+    """The leak through one attack in a run; NaN where there is no such figure.
 
     An attack need not score every record. ``auc`` and ``accumulated_auc`` are of those that it scored, and leaving out
     the hard ones raises them; the tied ones are of all records, as :func:`~splitvfl.metrics.tied_leak_auc`. What
@@ -65,13 +66,13 @@ class LeakSummary:
         trivially_within: The same share for the best single guess for everybody.
     """
 
-    auc: float
-    worst_auc: float
-    quantile_95: float
-    accumulated_auc: float
-    worst_accumulated_auc: float
-    steps: int
-    undefined: int
+    auc: float = math.nan
+    worst_auc: float = math.nan
+    quantile_95: float = math.nan
+    accumulated_auc: float = math.nan
+    worst_accumulated_auc: float = math.nan
+    steps: int = 0
+    undefined: int = 0
     signs_right: float = math.nan
     records_right: int = 0
     records: int = 0
@@ -108,7 +109,63 @@ class LeakSummary:
         """What an attack that knows nothing gets on so few records, as it is turned round; NaN without ids."""
         return chance_auc(self.positives, self.negatives) if self.task == "binary" else self.chance
 
+    @property
+    def leaves_out(self) -> bool:
+        """Whether it left out records, so that what decides is not its own AUC."""
+        return self.scored < 1.0
+
+    @property
+    def deciding(self) -> tuple[float, float]:
+        """The per-step and the accumulated AUC that decide, not turned round: of all records."""
+        return (self.tied_auc, self.tied_accumulated_auc) if self.leaves_out else (self.auc, self.accumulated_auc)
+
+    @property
+    def judged_on(self) -> str:
+        """Records that it was judged by, in words."""
+        if self.class_counts:
+            return f"{sum(self.class_counts):,} of {len(self.class_counts)} classes"
+        if self.task == "regression":
+            return f"{self.positives:,}"
+        return f"{self.positives + self.negatives:,}, of them {self.positives:,} positive"
+
+    @property
+    def told(self) -> str:
+        """What it told beside the AUC, beside what a guess does: of classes and numbers, and of steps with zeros.
+
+        Accumulated over the run, as far as records have ids. Empty of two classes where all records of a step are used.
+        """
+        if not math.isnan(self.balanced):
+            return self._of_members
+        top = largest((self.top1, self.accumulated_top1))
+        if top is not None and not math.isnan(self.commonest):
+            return f"top-1 {top:.2f} (always the commonest: {self.commonest:.2f})"
+        if not math.isnan(self.within) and not math.isnan(self.accumulated_correlation):
+            return (
+                f"correlation {abs(self.accumulated_correlation):.2f}, within ½ σ {self.within:.2f} "
+                f"(best guess: {self.trivially_within:.2f})"
+            )
+        return ""
+
+    @property
+    def _of_members(self) -> str:
+        once = math.isnan(self.accumulated_balanced)
+        over_run = "" if once else f", over the run {self.accumulated_balanced:.2f}"
+        zeros = "" if math.isnan(self.zeros_found) else f"; {self.zeros_found:.0%} of the zeros were found as such"
+        return (
+            f"balanced accuracy on the records that were used {self.balanced:.2f}{over_run} (a guess: 0.50; the "
+            f"commoner label: {self.base_rate:.2f} of them){zeros}"
+        )
+
 
 def nanmax(*values: float) -> float:
     """Return the largest value that is not NaN, or NaN."""
     return max((value for value in values if not math.isnan(value)), default=math.nan)
+
+
+def largest(values: Iterable[float | None]) -> float | None:
+    """Return the largest of the values that are known; ``None`` if none is.
+
+    >>> largest([None, 0.6, math.nan, 0.7])
+    0.7
+    """
+    return known(nanmax(*(value for value in values if value is not None)))

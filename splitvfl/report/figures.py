@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.transforms import Bbox
 
+from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.message_audit import shown_name
 from splitvfl.report.drawing import (
     INK,
@@ -29,7 +30,7 @@ from splitvfl.report.drawing import (
     settle,
 )
 from splitvfl.report.findings import figure
-from splitvfl.report.party_result import AttackResult, PartyResult
+from splitvfl.report.party_result import PartyResult
 from splitvfl.report.rows import (
     DefenseRow,
     Estimate,
@@ -120,9 +121,8 @@ def _curves(run: RunSummary, lines: Metrics, party: str, kind: str) -> dict[str,
     return {attack: curve for attack, curve in found.items() if curve}
 
 
-def _flipped(result: AttackResult, kind: str) -> bool:
-    value = result.deciding[0 if kind == "leak_auc" else 1]
-    return value is not None and value < 0.5
+def _flipped(result: LeakSummary, kind: str) -> bool:
+    return result.deciding[0 if kind == "leak_auc" else 1] < 0.5
 
 
 def _mean_curves(runs: Sequence[Mapping[str, Mapping[int, float]]]) -> dict[str, dict[int, float]]:

@@ -17,13 +17,14 @@ from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import EXACT, ColumnReading
 from splitvfl.leakage.features import best_by_knowledge
-from splitvfl.leakage.label_leak import LabelLeak, largest
+from splitvfl.leakage.label_leak import LabelLeak
+from splitvfl.leakage.leak_summary import LeakSummary, largest, nanmax
 from splitvfl.leakage.membership import FEWEST_OTHERS, MembershipLeak
 from splitvfl.leakage.message_audit import WITHOUT_FEATURES, shown_name
-from splitvfl.metrics import chance_of_largest, oriented, turned_round
+from splitvfl.metrics import chance_of_largest, oriented
 from splitvfl.report.most_read import most_read, sent_when
 from splitvfl.report.own_seat import seat_verdict
-from splitvfl.report.party_result import AttackResult, PartyResult
+from splitvfl.report.party_result import PartyResult
 from splitvfl.report.read_words import (
     beside_own,
     counting,
@@ -191,7 +192,7 @@ def chance_note(runs: Sequence[RunSummary]) -> str:
         (result.by_chance, result.judged_on)
         for run in runs
         for _, _, result in _results(run)
-        if result.by_chance is not None
+        if not math.isnan(result.by_chance)
     }
     if not found:
         return ""
@@ -251,7 +252,7 @@ def leakiest(runs: Sequence[RunSummary]) -> RunSummary:
     return max(runs, key=lambda run: run.deciding or 0.0)
 
 
-def _results(run: RunSummary) -> Iterator[tuple[str, str, AttackResult]]:
+def _results(run: RunSummary) -> Iterator[tuple[str, str, LeakSummary]]:
     """Return the figures of each attack, behind the names of its party and its own."""
     return ((party, attack, result) for party, found in run.parties.items() for attack, result in found.attacks.items())
 
@@ -457,8 +458,8 @@ def _left_out(run: RunSummary, goal: float) -> list[str]:
         f"{_capital(attack_phrase(name))} scores {result.scored:.0%} of the records only, and among these its leak AUC "
         f"is {figure(own)}; counted as ties, those that it leaves out bring it to {figure(result.worst)}."
         for _, name, result in _results(run)
-        if leaves_out(result) and result.worst is not None
-        for own in [max(turned_round(result.auc) or 0.5, turned_round(result.accumulated_auc) or 0.5)]
+        if leaves_out(result) and not math.isnan(result.worst)
+        for own in [nanmax(0.5, oriented(result.auc), oriented(result.accumulated_auc))]
         if own >= goal and figure(own) != figure(result.worst)
     ]
 

@@ -72,6 +72,8 @@ def _of_labels(name: str, verdict: Verdict) -> list[tuple[str, Text]]:
     rows = [("verdict", said)]
     if verdict.decided_by:
         rows.append(("", Text(f"decided by: {verdict.decided_by}")))
+    if verdict.prevented_by:
+        rows.append(("", Text(f"prevented by: {verdict.prevented_by}")))
     rows += [("guarantee", _guarantee(verdict)), ("excess", _excess(verdict))]
     if verdict.knowledge_gain is not None:
         rows.append(("in general", _in_general(name, verdict.knowledge_gain)))

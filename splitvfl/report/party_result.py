@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+import math
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from splitvfl.claims import Guarantee
@@ -11,118 +12,10 @@ from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.features import FeatureLeak, feature_notes
 from splitvfl.leakage.in_general import KnowledgeGain, LabelFreeAttack
-from splitvfl.leakage.label_leak import LabelLeak, largest
-from splitvfl.leakage.leak_summary import LeakSummary
+from splitvfl.leakage.label_leak import LabelLeak
+from splitvfl.leakage.leak_summary import LeakSummary, largest
 from splitvfl.leakage.message_audit import MessageAudit
-from splitvfl.metrics import chance_auc, known
-
-
-@dataclass(frozen=True)
-class AttackResult:
-    """One attack's figures as in :class:`~splitvfl.leakage.judging.LeakSummary`, ``None`` where undefined.
-
-    ``tied_auc`` and ``tied_accumulated_auc`` are ``None`` too where no record was left out: then they are the others.
-    """
-
-    auc: float | None
-    worst_auc: float | None
-    quantile_95: float | None
-    accumulated_auc: float | None
-    worst_accumulated_auc: float | None
-    steps: int
-    undefined: int
-    signs_right: float | None = None
-    records_right: int = 0
-    records: int = 0
-    tied_auc: float | None = None
-    tied_accumulated_auc: float | None = None
-    scored: float | None = 1.0
-    scored_accumulated: float | None = 1.0
-    positives: int = 0
-    negatives: int = 0
-    by_messages: bool = True
-    task: str = "binary"
-    class_counts: tuple[int, ...] = ()
-    top1: float | None = None
-    accumulated_top1: float | None = None
-    commonest: float | None = None
-    top1_by_matching: float | None = None
-    correlation: float | None = None
-    accumulated_correlation: float | None = None
-    within: float | None = None
-    trivially_within: float | None = None
-    chance: float | None = None
-    balanced: float | None = None
-    accumulated_balanced: float | None = None
-    base_rate: float | None = None
-    zeros_found: float | None = None
-
-    @classmethod
-    def of(cls, summary: LeakSummary) -> AttackResult:
-        """Return the figures of a summary."""
-        found: dict[str, Any] = {
-            name: known(value) if isinstance(value, float) else value for name, value in asdict(summary).items()
-        }
-        if not summary.scored < 1.0:
-            found |= {"tied_auc": None, "tied_accumulated_auc": None}
-        return cls(**found)
-
-    @property
-    def leaves_out(self) -> bool:
-        """Whether it left out records, so that what decides is not its own AUC."""
-        return self.scored is not None and self.scored < 1.0
-
-    @property
-    def deciding(self) -> tuple[float | None, float | None]:
-        """The per-step and the accumulated AUC that decide, not turned round: of all records."""
-        return (self.tied_auc, self.tied_accumulated_auc) if self.leaves_out else (self.auc, self.accumulated_auc)
-
-    @property
-    def by_chance(self) -> float | None:
-        """What orientation alone gives on so few records; ``None`` where they were not counted."""
-        return known(chance_auc(self.positives, self.negatives)) if self.chance is None else self.chance
-
-    @property
-    def judged_on(self) -> str:
-        """Records that it was judged by, in words."""
-        if self.class_counts:
-            return f"{sum(self.class_counts):,} of {len(self.class_counts)} classes"
-        if self.task == "regression":
-            return f"{self.positives:,}"
-        return f"{self.positives + self.negatives:,}, of them {self.positives:,} positive"
-
-    @property
-    def told(self) -> str:
-        """What it told beside the AUC, beside what a guess does: of classes and numbers, and of steps with zeros.
-
-        Accumulated over the run, as far as records have ids. Empty of two classes where all records of a step are used.
-        """
-        if self.balanced is not None:
-            return self._of_members
-        top = largest((self.top1, self.accumulated_top1))
-        if top is not None and self.commonest is not None:
-            return f"top-1 {top:.2f} (always the commonest: {self.commonest:.2f})"
-        if self.within is not None and self.accumulated_correlation is not None:
-            return (
-                f"correlation {abs(self.accumulated_correlation):.2f}, within ½ σ {self.within:.2f} "
-                f"(best guess: {self.trivially_within:.2f})"
-            )
-        return ""
-
-    @property
-    def _of_members(self) -> str:
-        over_run = "" if self.accumulated_balanced is None else f", over the run {self.accumulated_balanced:.2f}"
-        zeros = "" if self.zeros_found is None else f"; {self.zeros_found:.0%} of the zeros were found as such"
-        return (
-            f"balanced accuracy on the records that were used {self.balanced:.2f}{over_run} (a guess: 0.50; the "
-            f"commoner label: {self.base_rate:.2f} of them){zeros}"
-        )
-
-    @property
-    def worst(self) -> float | None:
-        """The larger of the per-step and the accumulated AUC of all records, each in its better orientation."""
-        return largest((self.worst_auc, self.worst_accumulated_auc))
-
+from splitvfl.metrics import known
 
 # Figures of a party that are an auditor's, by their names there.
 _AUDITED = ("detection_error", "late_detection_error", "total", "prediction_auc", "beyond_prediction")
@@ -158,7 +51,7 @@ class PartyResult:
         label_free: The attack on messages that shows most of single labels and needs none; ``None`` likewise.
     """
 
-    attacks: dict[str, AttackResult]
+    attacks: dict[str, LeakSummary]
     unavailable: dict[str, str] = field(default_factory=dict)
     own_columns_auc: float | None = None
     own_columns_model: str = ""
@@ -209,7 +102,7 @@ class PartyResult:
     def worst(self) -> tuple[float | None, str]:
         """The largest leak AUC of any attack on messages, and its name; ``(None, "")`` if there is none."""
         found = {name: result.worst for name, result in self.attacks.items() if result.by_messages}
-        return max(((worst, name) for name, worst in found.items() if worst is not None), default=(None, ""))
+        return max(((worst, name) for name, worst in found.items() if not math.isnan(worst)), default=(None, ""))
 
     def limit(self, goal: float) -> float:
         """Return below which leak AUC it is below a goal: the goal, or more where its own columns tell more anyway."""

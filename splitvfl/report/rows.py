@@ -17,10 +17,10 @@ from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.features import FeatureLeak
-from splitvfl.leakage.label_leak import largest
+from splitvfl.leakage.leak_summary import LeakSummary, nanmax
 from splitvfl.leakage.message_audit import shown_name
 from splitvfl.metrics import turned_round
-from splitvfl.report.party_result import AttackResult, PartyResult
+from splitvfl.report.party_result import PartyResult
 from splitvfl.report.summary import RunSummary
 from splitvfl.system.untrusted_files import decoded
 
@@ -70,7 +70,7 @@ def estimate(values: Iterable[float | None]) -> Estimate | None:
     >>> estimate([1.0, 2.0, 3.0, None]).mean
     2.0
     """
-    known = [value for value in values if value is not None]
+    known = [value for value in values if value is not None and not math.isnan(value)]
     if not known:
         return None
     mean = math.fsum(known) / len(known)
@@ -273,23 +273,23 @@ def furthest(party: PartyResult) -> str:
     others = [
         (result.worst, name)
         for name, result in party.attacks.items()
-        if result.by_messages and result.worst is not None and shown_name(name) != AUDITOR
+        if result.by_messages and not math.isnan(result.worst) and shown_name(name) != AUDITOR
     ]
     own, name = max(others, default=(0.0, ""))
     return name if f"{own:.2f}" == f"{worst:.2f}" else AUDITOR
 
 
-def attack_result(party: PartyResult, name: str) -> AttackResult | None:
+def attack_result(party: PartyResult, name: str) -> LeakSummary | None:
     """Return the figures shown under a name: for the auditor, figure by figure the worst of its attacks."""
     results = [result for attack, result in party.attacks.items() if shown_name(attack) == name]
     if len(results) < 2:
         return results[0] if results else None
-    step = largest(result.worst_auc for result in results)
-    accumulated = largest(result.worst_accumulated_auc for result in results)
-    return AttackResult(
+    step = nanmax(*(result.worst_auc for result in results))
+    accumulated = nanmax(*(result.worst_accumulated_auc for result in results))
+    return LeakSummary(
         auc=step,
         worst_auc=step,
-        quantile_95=largest(result.quantile_95 for result in results),
+        quantile_95=nanmax(*(result.quantile_95 for result in results)),
         accumulated_auc=accumulated,
         worst_accumulated_auc=accumulated,
         steps=max(result.steps for result in results),
@@ -300,13 +300,13 @@ def attack_result(party: PartyResult, name: str) -> AttackResult | None:
     )
 
 
-def _beside(results: Sequence[AttackResult]) -> dict[str, Any]:
+def _beside(results: Sequence[LeakSummary]) -> dict[str, Any]:
     """Return the largest figures of classes and numbers beside their AUCs; nothing of two classes."""
     first = results[0]
     if first.task == "binary":
         return {}
     names = ("top1", "accumulated_top1", "correlation", "accumulated_correlation", "within")
-    return {name: largest(getattr(result, name) for result in results) for name in names} | {
+    return {name: nanmax(*(getattr(result, name) for result in results)) for name in names} | {
         name: getattr(first, name) for name in ("task", "class_counts", "commonest", "trivially_within", "chance")
     }
 
@@ -315,7 +315,7 @@ def _beside(results: Sequence[AttackResult]) -> dict[str, Any]:
 class AttackRow:
     """One attack's figures, averaged over runs: every run is turned round, where that reads better, before the mean."""
 
-    results: Sequence[AttackResult]
+    results: Sequence[LeakSummary]
 
     # Of a step and of scores added up over the run; records that were left out tie, in the middle.
     step = averaged(lambda result: result.worst_auc)
@@ -346,7 +346,7 @@ class AttackRow:
         return (self.raw_step, self.raw_accumulated) != (self.step, self.accumulated)
 
 
-def leaves_out(result: AttackResult) -> bool:
+def leaves_out(result: LeakSummary) -> bool:
     """Return whether it left out so many records that the share is not 100 % as it is written."""
     return result.leaves_out and f"{result.scored:.0%}" != "100%"
 

@@ -12,7 +12,8 @@ from splitvfl.config.registry import built_in
 from splitvfl.errors import ArgumentError, CheckpointError
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.features import feature_notes
-from splitvfl.leakage.label_leak import largest
+from splitvfl.leakage.figure import Figure
+from splitvfl.leakage.leak_summary import largest
 from splitvfl.leakage.membership import MembershipLeak
 from splitvfl.leakage.message_audit import shown_name
 from splitvfl.leakage.packed_values import PackedReading
@@ -23,6 +24,7 @@ from splitvfl.privacy.statement import Relation
 from splitvfl.report.party_result import PartyResult
 from splitvfl.report.provenance import BEGUN_FILE, Provenance
 from splitvfl.report.releases import releases, said_of
+from splitvfl.report.summary_file import figures_of, nested, schema_of, written
 from splitvfl.report.verdict import PartyVerdict
 from splitvfl.report.verdicts import RunFacts, party_verdict
 from splitvfl.run.replacement import how_to_go_on
@@ -219,11 +221,11 @@ class RunSummary:
     steps: int
     batch_size: int
     metric: str
-    test_metric: float | None
-    test_loss: float | None
-    step_ms: float | None
     known_positives: int
     parties: dict[str, PartyResult]
+    test_metric: float | None = None
+    test_loss: float | None = None
+    step_ms: float | None = None
     measurements: dict[str, float] = field(default_factory=dict)
     known_negatives: int = 0
     planned_epochs: int | None = None
@@ -391,6 +393,11 @@ class RunSummary:
         return largest(party.label_leak.known for party in self.parties.values())
 
     @property
+    def figures(self) -> list[Figure]:
+        """All that was measured, as one table: ``pandas.DataFrame(summary.figures)``."""
+        return figures_of(self)
+
+    @property
     def own_columns(self) -> bool:
         """Whether it is a passive party's, of its own columns alone."""
         return list(self.parties) == [self.seat]
@@ -405,7 +412,7 @@ class RunSummary:
         shown = replace(self, notes=own, released=[])
         if self.provenance is not None:
             shown = replace(shown, provenance=replace(self.provenance, same_data=""))
-        said = {**asdict(shown), "verdict": {name: asdict(found) for name, found in shown.verdict.items()}}
+        said = written(shown, shown.verdict)
         write_json(folder / FILE_NAME, said, end=b"", mode=0o600 if self.own_columns else 0o666)
 
 
@@ -424,7 +431,7 @@ def read_summary(folder: Path) -> RunSummary:
         raise CheckpointError(f"{folder}: there is no such folder; name that of a finished run, or one that holds some")
     refuse_links(folder)
     anew = "leave this run out, get the file anew from whoever gave it to you, or run the experiment with --overwrite"
-    found = UntrustedFile(path=path, remedy=anew).json(RunSummary, sanitise=True, wrong_in=_wrong_in)
+    found = UntrustedFile(path=path, remedy=anew).json(RunSummary, sanitise=True, nested=nested, wrong_in=_wrong_in)
     if found is None:
         raise CheckpointError(f"{folder} holds no finished run: there is no {FILE_NAME}; {how_to_go_on(folder)}")
     released = said_of(releases(folder))
@@ -432,6 +439,11 @@ def read_summary(folder: Path) -> RunSummary:
     if found.provenance is None:
         return found
     return replace(found, provenance=replace(found.provenance, same_data=_same_data(folder)))
+
+
+def summary_schema() -> dict[str, Any]:
+    """Return what ``summary.json`` holds as JSON Schema 2020-12."""
+    return schema_of(RunSummary)
 
 
 def _wrong_in(found: RunSummary) -> str:

@@ -130,6 +130,7 @@ class LabelEvidence:
         releases: What else the partner sees that is made from labels, by name.
         guarantee: The tightest theorem that is known; ``None``: none.
         solvable: Why shapes allow to solve for the true labels; empty where they do not.
+        prevented_by: The smallest change that prevents it.
         excess: What was measured among canaries; ``None`` without any.
         label_free: The attack that decides where there are no canaries; ``None`` without one.
         measurable: Whether messages about single records come back, in which canaries could be looked for.
@@ -139,6 +140,7 @@ class LabelEvidence:
     releases: tuple[str, ...] = ()
     guarantee: Guarantee | None = None
     solvable: str = ""
+    prevented_by: str = ""
     excess: Excess | None = None
     label_free: LabelFreeAttack | None = None
     measurable: bool = True
@@ -179,6 +181,7 @@ class Verdict:
         row: The row of the table that decided.
         reason: Its ground, as a clause without a full stop.
         decided_by: What would decide it; empty where it is decided.
+        prevented_by: The smallest change that prevents it, where it is known before the first step; else empty.
         guarantee: The tightest guarantee; ``None``: none.
         excess: What messages add beyond the model's prediction; ``None``: not measured.
         total: Total leakage; ``None``: not measured.
@@ -190,6 +193,7 @@ class Verdict:
     row: str
     reason: str
     decided_by: str = ""
+    prevented_by: str = ""
     guarantee: Guarantee | None = None
     excess: Excess | None = None
     total: Total | None = None
@@ -262,7 +266,7 @@ def _by_table(evidence: LabelEvidence, goal: float) -> Verdict:
         if found is not None:
             return found
     if evidence.solvable:
-        return Verdict("above-goal", "solvable", evidence.solvable)
+        return Verdict("above-goal", "solvable", evidence.solvable, prevented_by=evidence.prevented_by)
     if evidence.excess is not None:
         return _by_excess(evidence.excess, goal)
     attack = evidence.label_free

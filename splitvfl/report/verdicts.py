@@ -60,11 +60,13 @@ def party_verdict(name: str, party: PartyResult, run: RunFacts) -> PartyVerdict:
     Raises:
         ArgumentError: If the goal or a figure is out of its range.
     """
+    solvable = _solvable(run.solvable, name)
     evidence = LabelEvidence(
         one_way=run.one_way,
         releases=tuple(run.releases),
         guarantee=party.guarantee,
-        solvable=_solvable(run.solvable, name),
+        solvable="" if solvable is None else _how(solvable),
+        prevented_by="" if solvable is None else _prevented_by(solvable),
         excess=_excess(party),
         label_free=party.label_free,
         measurable=run.measurable,
@@ -102,19 +104,22 @@ def _excess(party: PartyResult) -> Excess | None:
     )
 
 
-def _solvable(found: Sequence[Solvable], name: str) -> str:
-    """Return why a partner can solve for true labels, known before the first step; empty where it cannot."""
+def _solvable(found: Sequence[Solvable], name: str) -> Solvable | None:
+    """Return by what a partner solves for most true labels, known before the first step; ``None``: for none."""
     solved = [one for one in found if one.partner == name and one.reveals_labels]
-    if not solved:
-        return ""
-    return _how(max(solved, key=lambda one: one.records))
+    return max(solved, key=lambda one: one.records, default=None)
 
 
 def _how(one: Solvable) -> str:
     whose = "every label" if one.records >= one.of else f"{one.records:,} of {one.of:,} labels"
     if one.computation == "batch equations":
-        return f"batch of {one.batch_size:,} records ≤ {one.features:,} features: {one.partner} solves {whose}"
+        batch = "last batch" if one.records_in_last else "batch"
+        return f"{batch} of {one.batch_size:,} records ≤ {one.features:,} features: {one.partner} solves {whose}"
     return f"{one.computation}: {one.partner} solves {whose}"
+
+
+def _prevented_by(one: Solvable) -> str:
+    return " or ".join(one.prevented_by) or "randomised labels, or one-way training: no batch size does"
 
 
 # --- features

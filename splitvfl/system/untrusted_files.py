@@ -229,6 +229,7 @@ class UntrustedFile:
         wanted: str = "",
         version: int = 0,
         sanitise: bool = False,
+        nested: Callable[[Any], Any] = lambda found: found,
         wrong_in: Callable[[T], str] = lambda found: "",
     ) -> T | None:
         """Return what a JSON file holds; ``None`` if there is none.
@@ -238,6 +239,7 @@ class UntrustedFile:
             wanted: The format that it must begin with; empty: it names none.
             version: The version of that format; 0: it has none.
             sanitise: Whether every text is made printable, so that none steers a terminal.
+            nested: Returns what was read as ``kind`` has it, where a file has it in another form; may raise ValueError.
             wrong_in: Returns what is wrong with it, in words; empty where all is well.
 
         Raises:
@@ -253,7 +255,7 @@ class UntrustedFile:
                 self.check_format(found, wanted, version)
             elif version:
                 self.check_version(found, version)
-            value = msgspec.convert(all_printable(found) if sanitise else found, kind, str_keys=True)
+            value = msgspec.convert(nested(all_printable(found) if sanitise else found), kind, str_keys=True)
         except _UNREADABLE as error:
             raise self.refused(error) from error
         if wrong := wrong_in(value):

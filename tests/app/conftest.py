@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.summaries import summaries_keep_to_their_schema
+
+__all__ = ["summaries_keep_to_their_schema"]
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick_own_models(quick_own_models: None) -> None:

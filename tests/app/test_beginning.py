@@ -26,6 +26,7 @@ from splitvfl.errors import CheckpointError, DataError
 from splitvfl.report.provenance import deciding_settings, shown_settings, shown_word
 from splitvfl.report.summary import read_summary
 from splitvfl.run.half_folder import HalfSchema, _signed
+from tests.summaries import opened
 
 EXPERIMENT = """
 data: {name: table, path: clients.csv, id_column: id, label: late}
@@ -223,7 +224,7 @@ def test_runs_on_equal_files_in_different_folders_have_equal_settings(
 
 
 def test_a_summary_of_an_older_version_stays_readable(here: Path, tmp_path: Path) -> None:
-    written = json.loads(Path("run/summary.json").read_text())
+    written = opened(Path("run/summary.json"))
     del written["provenance"]
     (tmp_path / "summary.json").write_text(json.dumps(written))
     assert read_summary(tmp_path).provenance is None
@@ -233,7 +234,7 @@ def test_a_summary_that_was_handed_on_does_not_steer_the_terminal(
     here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree("run", tmp_path / "run")
-    written = json.loads((tmp_path / "run/summary.json").read_text())
+    written = opened(tmp_path / "run/summary.json")
     written["provenance"]["finished"] = "2026\x1b[2J"
     written["notes"] = ["1\u202f000 crème\u202e"]
     (tmp_path / "run/summary.json").write_text(json.dumps(written))

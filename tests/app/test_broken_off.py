@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from splitvfl.report.summary import RunSummary, read_summary
 from splitvfl.run.training import Status, TrainingProgress
 from tests.builders import small_trainer
 from tests.run.parties import free_ports
+from tests.summaries import opened
 
 FILE = """
 data: {{name: breast-cancer}}
@@ -146,7 +146,7 @@ def test_a_partner_that_leaves_at_the_last_step_leaves_the_reading_behind(
     live, now = found.parties["lab"].readings
     assert live.most > 0.3
     assert now.standing_still
-    lines = json.loads((tmp_path / "lab" / "summary.json").read_text())
+    lines = opened(tmp_path / "lab" / "summary.json")
     assert lines["planned_steps"] == 14
     said = " ".join(told)
     assert "Not finished: 13 of 14 steps were done" in said

@@ -39,6 +39,7 @@ from splitvfl.models import MLP
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.report.summary import _beyond, read_summary
 from splitvfl.run.half_folder import HalfSchema, _signed, is_half
+from tests.summaries import opened
 from tests.tables import ingest
 
 EXPERIMENT = """
@@ -472,7 +473,7 @@ def test_figures_that_no_run_has_are_refused(key: str, value: float, folder: Pat
             return {name: value if name == key else changed(inner) for name, inner in node.items()}
         return [changed(inner) for inner in node] if isinstance(node, list) else node
 
-    text = json.dumps(changed(json.loads(path.read_text())))
+    text = json.dumps(changed(opened(path)))
     assert f'"{key}": {value}' in text
     path.write_text(text)
     with pytest.raises(CheckpointError, match=rf"is damaged: {key} is {value}"):

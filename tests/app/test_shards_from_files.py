@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from splitvfl.app.records import load_data, own_data
 from splitvfl.cli import main
 from splitvfl.config.sections import parse_config
 from splitvfl.data.store import open_party
+from tests.summaries import opened
 
 SHARDS = 2
 RUN = """
@@ -87,6 +87,6 @@ def test_both_companies_have_the_same_people_in_the_same_shards(folder: Path, mo
 def test_one_process_trains_on_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     run("train run.yaml --out runs/once")
-    summary = json.loads((folder / "runs" / "once" / "summary.json").read_text())
+    summary = opened(folder / "runs" / "once" / "summary.json")
     assert summary["provenance"]["train"] + summary["provenance"]["test"] == 569
     assert summary["steps"] == -(-summary["provenance"]["train"] // 64)

@@ -11,6 +11,7 @@ from splitvfl.app.checking import check_experiment, check_party
 from splitvfl.app.experiment import run_experiment
 from splitvfl.config.sections import parse_config
 from splitvfl.report.summary import read_summary
+from tests.summaries import opened
 
 TEXT = """
 data: {name: breast-cancer, drop: ["* error", "worst [!rt]*", "worst radius"]}
@@ -82,7 +83,7 @@ def test_a_run_says_what_check_says_and_its_summary_keeps_it(tmp_path: Path) -> 
     assert " ".join(found.sentences()) == said
     assert said in summary.notes
     path = tmp_path / "done" / "summary.json"
-    older = json.loads(path.read_text())
+    older = opened(path)
     del older["columns_solvable"]
     path.write_text(json.dumps(older))
     assert read_summary(tmp_path / "done").columns_solvable == []

@@ -14,10 +14,11 @@ from jsonschema import Draft202012Validator
 
 from splitvfl.cli import main
 from splitvfl.config.keys import experiment_keys, flat
-from splitvfl.config.schema import experiment_schema, schema_line
+from splitvfl.config.schema import DIALECT, experiment_schema, schema_line
 from splitvfl.config.sections import parse_config
 from splitvfl.config.yaml import Document, to_yaml
 from splitvfl.errors import ConfigError
+from splitvfl.report.summary import summary_schema
 
 # Together they have a key of every section, and one of every kind of value.
 RICH = """
@@ -177,5 +178,7 @@ def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert told.out == f"{out}\n"
     assert schema_line(out) in told.err.replace("\n", "")
     assert schema_line(out).startswith("# yaml-language-server: $schema=")
+    assert main(["schema", "--summary"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps({"$schema": DIALECT, **summary_schema()}))
     # It is a comment to us.
     assert tree_of(f"{schema_line(out)}\n{ENCRYPTED}") == tree_of(ENCRYPTED)

@@ -503,7 +503,9 @@ def test_where_only_sums_cross_they_are_refused_by_the_exchanges_name() -> None:
 
 
 def test_where_nothing_comes_back_they_are_refused() -> None:
-    with pytest.raises(ConfigError, match="the excess leakage cannot be measured in this protocol: in exchange one-way"):
+    with pytest.raises(
+        ConfigError, match="the excess leakage cannot be measured in this protocol: in exchange one-way"
+    ):
         trainer(exchange=OneWay())
 
 

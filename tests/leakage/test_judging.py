@@ -28,7 +28,7 @@ from splitvfl.leakage.leak_summary import LeakSummary, nanmax
 from splitvfl.leakage.watching import Watch
 from splitvfl.learning import records
 from splitvfl.metrics import leak_auc
-from splitvfl.report.party_result import AttackResult, PartyResult
+from splitvfl.report.party_result import PartyResult
 from splitvfl.run import checkpoint
 
 Step = tuple[Tensor, Tensor, Tensor]
@@ -819,5 +819,4 @@ def test_what_an_attack_without_messages_finds_is_never_the_worst_leak() -> None
     }
     assert summaries["has"].worst == 1.0
     assert watch.worst == (0.75, "reads")
-    results = {name: AttackResult.of(summary) for name, summary in summaries.items()}
-    assert PartyResult(attacks=results).worst == (0.75, "reads")
+    assert PartyResult(attacks=summaries).worst == (0.75, "reads")

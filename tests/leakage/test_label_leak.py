@@ -9,7 +9,8 @@ import torch
 
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CanaryLeak
-from splitvfl.leakage.label_leak import LabelLeak, largest
+from splitvfl.leakage.label_leak import LabelLeak
+from splitvfl.leakage.leak_summary import largest
 
 CANARIES = CanaryLeak(0.58, 0.51, 0.64, 150, 148)
 

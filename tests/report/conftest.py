@@ -7,6 +7,9 @@ from html import escape
 import pytest
 
 from splitvfl.report import figures
+from tests.summaries import summaries_keep_to_their_schema
+
+__all__ = ["summaries_keep_to_their_schema"]
 
 
 @pytest.fixture

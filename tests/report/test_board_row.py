@@ -11,14 +11,15 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata
 
 from splitvfl.leakage.board import LAYOUT
+from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.monitor import Monitor, read_metrics
 from splitvfl.report.board_row import show_on_board
-from splitvfl.report.party_result import AttackResult, PartyResult
+from splitvfl.report.party_result import PartyResult
 from splitvfl.report.summary import RunSummary
 
 
 def summary(**changed: object) -> RunSummary:
-    leak = AttackResult(
+    leak = LeakSummary(
         auc=0.7, worst_auc=0.7, quantile_95=0.8, accumulated_auc=0.9, worst_accumulated_auc=0.9, steps=20, undefined=0
     )
     told = {

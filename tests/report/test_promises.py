@@ -86,7 +86,7 @@ def test_what_was_said_before_the_first_step_is_pointed_to_at_the_end(
 
 
 def plain(**changed: object) -> RunSummary:
-    made = RunSummary("n", "d", "binary", "m", [], 0, 1, 1, 8, "auc", None, None, None, 0, {})
+    made = RunSummary("n", "d", "binary", "m", [], 0, 1, 1, 8, "auc", 0, {})
     return replace(made, **changed)  # type: ignore[arg-type]
 
 

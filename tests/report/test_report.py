@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import re
 import secrets
@@ -20,11 +21,12 @@ from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading, ColumnShare, LaterReading
 from splitvfl.leakage.features import ColumnLeak, FeatureLeak
+from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.report import figures
 from splitvfl.report.audit_page import write_audit_page
 from splitvfl.report.findings import columns_read
 from splitvfl.report.own_seat import seat_lines, seat_verdict
-from splitvfl.report.party_result import AttackResult, PartyResult
+from splitvfl.report.party_result import PartyResult
 from splitvfl.report.provenance import PartyRecord, Provenance
 from splitvfl.report.report import finished_runs, unfinished_runs, write_report
 from splitvfl.report.rows import group_runs, rows_by_defense
@@ -35,8 +37,9 @@ EVIL = "<script>alert('x')</script> & \"$\\frac{1}$\" {{ 7*7 }}"
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 
 
-def result(step: float | None, accumulated: float | None = None, *, auc: float | None = None) -> AttackResult:
-    return AttackResult(
+def result(step: float | None, accumulated: float = math.nan, *, auc: float | None = None) -> LeakSummary:
+    step = math.nan if step is None else step
+    return LeakSummary(
         auc=step if auc is None else auc,
         worst_auc=step,
         quantile_95=step,

@@ -18,6 +18,7 @@ from splitvfl.report.read_words import with_share
 from splitvfl.report.report import write_report
 from splitvfl.report.summary import ExchangeTraits, read_summary
 from tests.report.test_board_row import summary
+from tests.summaries import opened
 
 
 def test_an_exchange_derived_from_split_is_named_in_headings_and_split_is_not() -> None:
@@ -51,7 +52,7 @@ def damaged_by(folder: Path, **changes: object) -> None:
     told = summary(seat="lab", parties={"lab": PartyResult({}, readings=[reading()])})
     told.save(folder)
     path = folder / "summary.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    path.write_text(json.dumps(opened(path) | changes))
 
 
 def reading(*columns: str) -> ColumnReading:

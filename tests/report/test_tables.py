@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,22 +18,22 @@ from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading, ColumnShare
 from splitvfl.leakage.features import ColumnLeak, FeatureLeak
+from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.report.findings import advice, below, headline, stopping_note, total_notes
-from splitvfl.report.party_result import AttackResult, PartyResult
+from splitvfl.report.party_result import PartyResult
 from splitvfl.report.provenance import Provenance
 from splitvfl.report.rows import attack_names, attack_result, estimate, group_runs, rows_by_defense, written
 from splitvfl.report.summary import ExchangeTraits, RunSummary, read_summary
 from splitvfl.report.tables import comparison_table, summary_table, verdict
 from splitvfl.report.verdict import half_width
+from tests.summaries import opened
 
 
-def result(
-    step: float | None, accumulated: float | None = None, *, quantile: float = 0.77, undefined: int = 3
-) -> AttackResult:
-    return AttackResult(
+def result(step: float, accumulated: float = math.nan, *, quantile: float = 0.77, undefined: int = 3) -> LeakSummary:
+    return LeakSummary(
         auc=step,
         worst_auc=step,
-        quantile_95=None if step is None else quantile,
+        quantile_95=math.nan if math.isnan(step) else quantile,
         accumulated_auc=accumulated,
         worst_accumulated_auc=accumulated,
         steps=100,
@@ -40,7 +41,7 @@ def result(
     )
 
 
-def party(**attacks: AttackResult) -> PartyResult:
+def party(**attacks: LeakSummary) -> PartyResult:
     named = {name.replace("_", "-"): figures for name, figures in attacks.items()}
     return PartyResult(attacks=named, own_columns_auc=0.71, own_columns_model="gradient boosting", detection_error=0.33)
 
@@ -175,7 +176,14 @@ def test_colours_follow_the_leak_and_the_text_does_not_need_them() -> None:
 def test_missing_figures_are_dashes() -> None:
     text = printed(
         summary_table(
-            [run(test_metric=None, test_loss=None, step_ms=None, parties={"p": PartyResult({"norm": result(None)})})]
+            [
+                run(
+                    test_metric=None,
+                    test_loss=None,
+                    step_ms=None,
+                    parties={"p": PartyResult({"norm": result(math.nan)})},
+                )
+            ]
         )
     )
     assert re.search(r"none( +–){4}", text)
@@ -384,7 +392,7 @@ def test_auditor_is_the_worse_of_two_figure_by_figure() -> None:
     assert merged.worst == 0.96
 
 
-def judged(defense: str = "none", own: float | None = None, **attacks: AttackResult) -> RunSummary:
+def judged(defense: str = "none", own: float | None = None, **attacks: LeakSummary) -> RunSummary:
     return run(defense, parties={"telecom": replace(party(**attacks), own_columns_auc=own)})
 
 
@@ -454,7 +462,7 @@ def test_verdict_names_the_partner_where_there_are_several() -> None:
 
 
 def test_verdict_without_any_figure() -> None:
-    assert "No batch held both classes" in verdict(judged(norm=result(None)))
+    assert "No batch held both classes" in verdict(judged(norm=result(math.nan)))
     assert "No label attack watched this run" in verdict(run(parties={"telecom": PartyResult(attacks={})}))
 
 
@@ -565,7 +573,7 @@ def test_means_over_seeds_are_taken_after_orientation() -> None:
     assert found.raw_train != found.train
 
 
-def abstaining(share: float = 0.1) -> AttackResult:
+def abstaining(share: float = 0.1) -> LeakSummary:
     return replace(
         result(0.987, 0.99),
         worst_auc=0.59,
@@ -777,7 +785,7 @@ def test_reports_say_of_an_exchange_what_it_says_of_itself(tmp_path: Path) -> No
 
     own.save(tmp_path)
     assert read_summary(tmp_path) == own
-    before = json.loads((tmp_path / "summary.json").read_text()) | {"exchange": "one-way"}
+    before = opened(tmp_path / "summary.json") | {"exchange": "one-way"}
     del before["exchange_traits"]
     (tmp_path / "summary.json").write_text(json.dumps(before))
     assert read_summary(tmp_path).traits == own.exchange_traits

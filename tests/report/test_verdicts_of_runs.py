@@ -65,13 +65,22 @@ def test_what_is_made_from_labels_voids_a_guarantee_and_one_way() -> None:
 
 
 def test_labels_that_can_be_solved_for_are_above_the_goal_though_nothing_was_measured() -> None:
-    training = SummedTraining(records=400, batch_size=16, epochs=2)
+    training = SummedTraining(records=4000, batch_size=16, epochs=2)
     found = list(solvable_labels("telecom", 32, training, horizon=1000, zero_start=False))
     sums = replace(telecom(), solvable=found, exchange_traits=ExchangeTraits(shows_gradients=False))
     assert of_labels(sums) == ("above-goal", "solvable")
     (verdict,) = sums.verdict.values()
     assert verdict.labels is not None
     assert verdict.labels.reason == "batch of 16 records ≤ 32 features: telecom solves every label"
+    assert verdict.labels.prevented_by == f"train.batch_size: {found[0].batch_size_needed}"
+    hopeless = [replace(one, batch_size_needed=None, epochs_allowed=None) for one in found]
+    (verdict,) = replace(sums, solvable=hopeless).verdict.values()
+    assert verdict.labels is not None
+    assert verdict.labels.prevented_by == "randomised labels, or one-way training: no batch size does"
+    assert of_labels(replace(sums, solvable=[replace(one, labels="changed") for one in found])) == (
+        "inconclusive",
+        "undecided",
+    )
     assert of_labels(replace(sums, solvable=[])) == ("inconclusive", "undecided")
 
 
@@ -137,7 +146,8 @@ def test_a_summary_holds_its_verdict_and_one_that_was_changed_is_judged_anew(tmp
     assert expected <= labels.keys()
     assert expected <= held["verdict"]["telecom"]["features"].keys()
 
-    held["parties"]["telecom"]["guarantee"] = None
+    held["figures"] = [one for one in held["figures"] if one.get("part") != "guarantee"]
+    held["notes"] = [one for one in held["notes"] if one.get("part") != "guarantee"]
     path.write_text(json.dumps(held))
     assert of_labels(read_summary(tmp_path)) == ("inconclusive", "excess-undecided")
 
@@ -179,7 +189,8 @@ def test_figures_that_no_run_has_are_refused(tmp_path: Path) -> None:
     telecom(excess=NEAR).save(tmp_path)
     path = tmp_path / "summary.json"
     held = json.loads(path.read_text())
-    held["parties"]["telecom"]["excess"]["low"] = 0.7
+    (excess,) = [one for one in held["figures"] if one.get("part") == "excess" and one["what"] == "auc"]
+    excess["low"] = 0.7
     path.write_text(json.dumps(held))
     with pytest.raises(CheckpointError, match="low <= value <= high"):
         read_summary(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from splitvfl.cli import main
 from splitvfl.net.certs import make_certificates
 from splitvfl.run import checkpoint
 from tests.run.parties import finished, free_ports, same_weights, start_party, weights_of
+from tests.summaries import opened
 
 # Counts, of which labels and logits are clipped, and weights in a ball.
 FILE = """
@@ -54,7 +54,7 @@ def test_a_networked_run_ends_like_the_run_in_one_process(folder: Path, checkout
         weights = weights_of(folder / "runs" / name)
         assert same_weights(weights, whole[f"party-{name}"]["module"]), name
         assert any(bool(value.any()) for value in weights.values()), name
-    apart, together = (json.loads((folder / "runs" / run / "summary.json").read_text()) for run in ("clinic", "whole"))
+    apart, together = (opened(folder / "runs" / run / "summary.json") for run in ("clinic", "whole"))
     assert apart["metric"] == "d2"
     for figure in ("test_metric", "test_loss", "steps", "epochs"):
         assert apart[figure] == together[figure]

@@ -30,6 +30,7 @@ from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint
 from splitvfl.run.networked import ActiveRun, PassiveRun
 from tests.run.parties import finished, free_ports, same_weights, start_party, weights_of
+from tests.summaries import opened
 
 THREE = """
 data: {name: breast-cancer, test_fraction: 0.7}
@@ -71,9 +72,7 @@ def test_a_networked_run_ends_like_the_run_in_one_process(
     whole = checkpoint.load(newest)
     for name in names:
         assert same_weights(weights_of(tmp_path / "runs" / name), whole[f"party-{name}"]["module"]), name
-    apart, together = (
-        json.loads((tmp_path / "runs" / run / "summary.json").read_text()) for run in ("clinic", "whole")
-    )
+    apart, together = (opened(tmp_path / "runs" / run / "summary.json") for run in ("clinic", "whole"))
     for figure in ("test_metric", "test_loss", "steps", "epochs", "kept_epoch"):
         assert apart[figure] == together[figure]
     assert apart["parties"]["lab"]["attacks"] == {}

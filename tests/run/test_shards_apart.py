@@ -28,6 +28,7 @@ from splitvfl.errors import ConfigError, DataError
 from splitvfl.team.team import Alone
 from tests.run.parties import finished, free_ports, newest_of, same_weights, start, weights_of
 from tests.run.test_workers import PARTIES, STEPS, TEXT, WORKERS, largest_difference, place, start_worker
+from tests.summaries import opened
 
 APART = (
     TEXT.replace("data: {name: breast-cancer}", 'data: {name: tables, path: "tables-{worker}"}')
@@ -112,8 +113,7 @@ def test_workers_on_shards_of_their_own_end_with_the_weights_of_one_process(apar
         assert same_weights(*weights)
         assert largest_difference(weights[0], whole[f"party-{name}"]["module"]) < 1e-5
     together, one = (
-        json.loads((run / "summary.json").read_text())
-        for run in (apart / "machine-0" / "runs" / "clinic", apart / "runs" / "whole")
+        opened(run / "summary.json") for run in (apart / "machine-0" / "runs" / "clinic", apart / "runs" / "whole")
     )
     for figure in ("train", "test", "held_out"):
         assert together["provenance"][figure] == one["provenance"][figure] > 50

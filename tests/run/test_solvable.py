@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from tests.run.parties import SHORT_KEYS, finished, free_ports, start_party
+from tests.summaries import opened
 
 TEXT = """
 data: {name: breast-cancer, test_fraction: 0.9}
@@ -38,7 +38,7 @@ def test_the_label_owner_reads_it_before_step_1(exchange: str, tmp_path: Path, c
         {name: start_party(checkout, tmp_path, "run.yaml", name, within=SHORT_KEYS) for name in names},
     )
     console = " ".join(said["clinic"].split())
-    summary = json.loads((tmp_path / "runs" / "clinic" / "summary.json").read_text())
+    summary = opened(tmp_path / "runs" / "clinic" / "summary.json")
     records = summary["solvable"][0]["of"]
     honest = [one for one in summary["solvable"] if one["computation"] != "packing"]
     assert len(summary["solvable"]) == 2 * len(honest)

@@ -38,6 +38,7 @@ from tests.run.parties import (
     start,
     weights_of,
 )
+from tests.summaries import opened
 
 TEXT = """
 data: {name: breast-cancer}
@@ -148,9 +149,7 @@ def test_defenses_attacks_and_the_auditor_have_the_whole_message(tmp_path: Path,
         weights = [weights_of(folder) for folder in folders(tmp_path, name)]
         assert same_weights(*weights)
         assert largest_difference(weights[0], whole[f"party-{name}"]["module"]) < 1e-4
-    apart, together = (
-        json.loads((tmp_path / "runs" / run / "summary.json").read_text()) for run in ("clinic", "whole")
-    )
+    apart, together = (opened(tmp_path / "runs" / run / "summary.json") for run in ("clinic", "whole"))
     for figure in ("test_metric", "test_loss", "canaries", "steps"):
         assert apart[figure] == pytest.approx(together[figure], abs=1e-4), figure
     # A figure of ranks changes by a pair where rounding swaps two scores.

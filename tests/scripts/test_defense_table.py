@@ -62,9 +62,10 @@ from splitvfl.config.sections import parse_config, parse_defenses
 from splitvfl.data.columns import Columns, PartyData, Records, VerticalData
 from splitvfl.data.sets import DATA_FOLDER
 from splitvfl.leakage.canaries import CanaryLeak
+from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.message_audit import AUDITORS
 from splitvfl.metrics import leak_auc
-from splitvfl.report.party_result import AttackResult, PartyResult
+from splitvfl.report.party_result import PartyResult
 from splitvfl.report.summary import RunSummary
 
 LABEL_ATTACKS = sorted(
@@ -411,12 +412,13 @@ def test_costs_are_told_with_their_signs() -> None:
     ]  # fmt: skip
 
 
-def attack(per_step: float | None, accumulated: float | None, *, by_messages: bool = True) -> AttackResult:
-    return AttackResult(per_step, per_step, per_step, accumulated, accumulated, 1, 0, by_messages=by_messages)
+def attack(per_step: float | None, accumulated: float | None, *, by_messages: bool = True) -> LeakSummary:
+    step, run = (math.nan if value is None else value for value in (per_step, accumulated))
+    return LeakSummary(step, step, step, run, run, 1, 0, by_messages=by_messages)
 
 
 def row(
-    label: str, test: float, *runs: dict[str, AttackResult], promise: Promise | None = None, late: float = 0.4
+    label: str, test: float, *runs: dict[str, LeakSummary], promise: Promise | None = None, late: float = 0.4
 ) -> Row:
     return Row(label, [summary(test, attacks, late) for attacks in runs], promise=promise)
 
@@ -432,7 +434,7 @@ def study_of(*rows: Row, silent: dict[str, list[float]] | None = None) -> Study:
 
 
 def summary(
-    test: float, attacks: dict[str, AttackResult], late: float = 0.4, canaries: dict[str, CanaryLeak] | None = None
+    test: float, attacks: dict[str, LeakSummary], late: float = 0.4, canaries: dict[str, CanaryLeak] | None = None
 ) -> RunSummary:
     party = PartyResult(
         attacks=attacks,

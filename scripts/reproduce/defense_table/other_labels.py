@@ -27,9 +27,10 @@ from splitvfl.app.experiment import Experiment, Workbench, variants
 from splitvfl.app.records import load_data
 from splitvfl.config.sections import parse_config, parse_defenses
 from splitvfl.errors import SplitVFLError
+from splitvfl.leakage.leak_summary import LeakSummary, largest, nanmax
 from splitvfl.leakage.message_audit import AUDITORS
 from splitvfl.metrics import chance_of_largest
-from splitvfl.report.party_result import AttackResult, PartyResult
+from splitvfl.report.party_result import PartyResult
 from splitvfl.report.rows import attack_names, attack_result
 from splitvfl.report.summary import RunSummary
 
@@ -176,7 +177,7 @@ def seeds_of(results: Sequence[Found]) -> str:
 
 def _chance(ran: Sequence[tuple[Planned, Sequence[RunSummary]]]) -> str:
     party = next(iter(ran[0][1][0].parties.values()))
-    first = next(result for result in party.attacks.values() if result.chance is not None)
+    first = next(result for result in party.attacks.values() if not math.isnan(result.chance))
     guess = first.commonest if first.task == "multiclass" else first.trivially_within
     always = "Always the commonest class is right for" if first.task == "multiclass" else "The best single guess holds"
     told = (
@@ -220,10 +221,10 @@ def _mean(values: Sequence[float | None]) -> str:
     return shown_mean(math.nan if value is None else value for value in values)
 
 
-def _cell(results: Sequence[AttackResult | None]) -> str:
+def _cell(results: Sequence[LeakSummary | None]) -> str:
     there = [result for result in results if result is not None]
-    told = [max(filter(None, (result.top1, result.accumulated_top1)), default=result.within) for result in there]
-    beside = f" ({_mean(told)})" if any(value is not None for value in told) else ""
+    told = [largest((result.top1, result.accumulated_top1)) or result.within for result in there]
+    beside = f" ({_mean(told)})" if any(not math.isnan(value) for value in told) else ""
     return f"{_mean([result.worst for result in there])}{beside}"
 
 
@@ -252,7 +253,7 @@ def claims(results: Sequence[Found]) -> list[Claim]:
             f"{name}, {plan.label}": [_lead(run, name) for run in runs]
             for plan, runs in [(plan, [summary_of(one) for one in every]) for plan, every in rows if every]
             for name, result in _party(runs[0]).attacks.items()
-            if result.by_messages and name not in AUDITORS and result.worst is not None
+            if result.by_messages and name not in AUDITORS and not math.isnan(result.worst)
         }
         worst = max(leads, key=lambda name: mean(leads[name]))
         doubtful = [name for name, values in leads.items() if not surely_below(values, _SLACK)]
@@ -274,5 +275,4 @@ def claims(results: Sequence[Found]) -> list[Claim]:
 
 def _lead(run: RunSummary, name: str) -> float:
     party = _party(run)
-    attack = party.attacks[name].worst
-    return (attack or 0.0) - (party.total or 0.0)
+    return nanmax(0.0, party.attacks[name].worst) - (party.total or 0.0)

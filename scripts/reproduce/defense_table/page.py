@@ -41,8 +41,8 @@ from scripts.reproduce.shared.jobs import Result
 from scripts.reproduce.shared.pages import Section
 from scripts.reproduce.shared.shares import Kept
 from splitvfl.config.registry import built_in
+from splitvfl.leakage.leak_summary import LeakSummary, nanmax
 from splitvfl.leakage.message_audit import AUDITORS
-from splitvfl.report.party_result import AttackResult
 from splitvfl.report.summary import RunSummary
 
 NOTHING = "nothing is sent"
@@ -296,8 +296,8 @@ def _by_chance(run: RunSummary) -> float:
     return max((_chance(result) for result in party.attacks.values()), default=math.nan)
 
 
-def _chance(result: AttackResult) -> float:
-    return 0.0 if result.by_chance is None else result.by_chance
+def _chance(result: LeakSummary) -> float:
+    return nanmax(0.0, result.by_chance)
 
 
 # --- what it comes to -------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from splitvfl.metrics import leak_auc
 from splitvfl.models import MLP
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.report.summary import RunSummary
+from splitvfl.report.summary_file import nested
 from splitvfl.run.training import Status
 
 
@@ -93,7 +94,7 @@ def train(
 
 def summary_of(result: Result) -> RunSummary:
     """Return the summary that :func:`train` returned."""
-    return msgspec.json.decode(result["summary"], type=RunSummary)
+    return msgspec.convert(nested(msgspec.json.decode(result["summary"])), RunSummary)
 
 
 def validate(
