@@ -15,6 +15,7 @@ from splitvfl.attacks.class_mixture import fit_classes
 from splitvfl.attacks.leading_direction import leading_directions
 from splitvfl.errors import ArgumentError, AttackRefused
 from splitvfl.hooks import View, classes_of
+from splitvfl.leakage.message_models import in_units, taught_by_messages
 from splitvfl.learning.records import RecordTable
 
 Floats = npt.NDArray[np.float64]
@@ -27,9 +28,7 @@ _RECENT = 256.0
 # Features and messages that are kept take 128 MiB at most.
 _MOST_BYTES = 1 << 27
 _MOST_FITTED = 20_000
-_FOLDS, _LEAST_FITTED = 5, 10
-# A leaf holds a fiftieth of the records, and no more than so many: noisy labels need large ones.
-_TREES, _LEAF_SHARE, _LARGEST_LEAF = 25, 50, 20
+_LEAST_FITTED = 10
 
 
 class LabelsAndFeaturesAttack:
@@ -200,10 +199,10 @@ class LabelsAndFeaturesAttack:
             Ids ``(m,)`` and scores ``(m,)``, float64; of k classes log probabilities of k clusters, ``(m, k)``.
         """
         messages, came = self._means(slice(self._count)), self._seen[: self._count] > 0
-        points = _units(messages)
+        points = in_units(messages)
         if np.count_nonzero(came) >= _LEAST_FITTED:
-            predicted = _predicted(self._numeric[: self._count], self._codes[: self._count], messages, came)
-            points = points + sum(_units(each) for each in predicted)
+            predicted = taught_by_messages(self._numeric[: self._count], self._codes[: self._count], messages, came)
+            points = points + sum(in_units(each) for each in predicted)
         scores = points[:, 0] if self._classes in (2, None) else self._clustered(points, self._classes)
         return torch.from_numpy(self._ids[: self._count].copy()), torch.from_numpy(scores)
 
@@ -262,76 +261,3 @@ def _turned(axes: Tensor, before: Tensor | None) -> Tensor:
     left, _, right = torch.linalg.svd(axes.T @ before)
     turned: Tensor = axes @ left @ right
     return turned
-
-
-def _units(values: Floats) -> Floats:
-    """Return values ``(n, a)`` less their mean, in units of their spread in all directions together."""
-    apart = values - values.mean(axis=0) if len(values) else values
-    spread = float(np.sqrt(np.square(apart).mean())) if apart.size else 0.0
-    return apart / spread if spread > 0.0 else np.zeros_like(apart)
-
-
-def _predicted(
-    numeric: npt.NDArray[np.float32], codes: Whole, messages: Floats, came: npt.NDArray[np.bool_]
-) -> tuple[Floats, Floats]:
-    """Return what two models of the features predict of each record's message, ``(n, a)`` each.
-
-    No record's own message enters what is predicted of it.
-
-    Args:
-        numeric: ``(n, d)``.
-        codes: ``(n, f)``, categories.
-        messages: ``(n, a)``.
-        came: ``(n,)``, of which records any message came: only these are learned from.
-    """
-    # scikit-learn is slow to import, and most runs have no such attack.
-    from sklearn.ensemble import ExtraTreesRegressor
-    from sklearn.linear_model import RidgeCV
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    generator = np.random.default_rng(0)
-    folds = generator.permutation(len(messages)) % _FOLDS
-    forest, ridge = np.zeros_like(messages), np.zeros_like(messages)
-    for fold in range(_FOLDS):
-        fitted, asked = np.flatnonzero((folds != fold) & came), np.flatnonzero(folds == fold)
-        most = _MOST_FITTED * (_FOLDS - 1) // _FOLDS
-        if len(fitted) > most:
-            fitted = np.sort(generator.choice(fitted, most, replace=False))
-        inputs, others = _encoded(numeric, codes, messages, fitted, asked)
-        trees = ExtraTreesRegressor(
-            _TREES,
-            min_samples_leaf=int(np.clip(len(fitted) // _LEAF_SHARE, 2, _LARGEST_LEAF)),
-            max_features=0.5,
-            random_state=0,
-        )
-        line = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-3.0, 3.0, 7)))
-        for found, model in ((forest, trees), (ridge, line)):
-            model.fit(inputs, messages[fitted] if messages.shape[1] > 1 else messages[fitted, 0])
-            found[asked] = model.predict(others).reshape(len(asked), -1)
-    return forest, ridge
-
-
-def _encoded(
-    numeric: npt.NDArray[np.float32], codes: Whole, messages: Floats, fitted: Whole, asked: Whole
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return inputs of the records to fit to, and of others: a category is the mean message of its fitted records.
-
-    Of the records to fit to it is that of others among them, so that no model takes a record's own message for a code.
-    """
-    if not codes.shape[1]:
-        return numeric[fitted], numeric[asked]
-    from sklearn.preprocessing import TargetEncoder
-
-    inputs: list[npt.NDArray[Any]] = [numeric[fitted]]
-    others: list[npt.NDArray[Any]] = [numeric[asked]]
-    places = np.arange(len(fitted)) % _FOLDS
-    for axis in range(messages.shape[1]):
-        encoder, own = TargetEncoder(target_type="continuous"), messages[fitted, axis]
-        encoded = np.zeros(codes[fitted].shape)
-        for fold in range(_FOLDS):
-            known = places != fold
-            encoded[~known] = encoder.fit(codes[fitted][known], own[known]).transform(codes[fitted][~known])
-        inputs.append(encoded)
-        others.append(encoder.fit(codes[fitted], own).transform(codes[asked]))
-    return np.concatenate(inputs, axis=1), np.concatenate(others, axis=1)

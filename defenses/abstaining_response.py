@@ -106,7 +106,8 @@ class AbstainingResponse(CorrectedResponse):
     def claims(self) -> tuple[PureDP | DetectionError, ...]:
         """Return what is claimed of everything that is computed from the answers."""
         words = self._words(f"An AUC of 1 − L: that of a reader of all answers is {self.answers_auc:.3f}.")
-        return (*super().claims(), DetectionError(self.detection_error, per="run", **words))
+        error = DetectionError(self.detection_error, per="run", auc=self.answers_auc, **words)
+        return (*super().claims(), error)
 
     @property
     def answers_auc(self) -> float:

@@ -17,8 +17,8 @@ FLOATING_POINT = "That noise is drawn, and multiplied, in floating point."
 MANY_STEPS = "Anything over many steps, in which noise that is drawn anew averages out."
 
 _SEARCHED = (
-    f"A guarantee for the whole run does not apply with {named(LABEL_RELEASES, joined_by='or')}. Class weights and "
-    "batches that are made from labels are not seen."
+    f"A guarantee for the whole run does not apply with {named(LABEL_RELEASES, joined_by='or')}. Batches "
+    "that are drawn by label are not seen."
 )
 
 ONE_RECORD = Condition(

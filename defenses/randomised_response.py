@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from splitvfl.claims import PureDP
+from splitvfl.claims import PureDP, auc_of_randomised_classes
 from splitvfl.defenses.claim_words import ANSWERS_ALONE, GENERATOR, ONE_RECORD, PREDICTION
 from splitvfl.defenses.remembered import Answers, RememberedAnswers
 from splitvfl.errors import ArgumentError
@@ -31,7 +31,9 @@ class RandomisedResponse:
 
     Every label is ε locally differentially private (neighbours differ in one label), over all epochs together, towards
     everybody who sees anything that is computed from the answers: gradients, weights, scores. This ε is the whole run's
-    and not a step's. It says nothing about what the columns give away: whoever can predict a label from them still can.
+    and not a step's. Nobody tells two of the k classes apart with an AUC above the exact one of the answers,
+    :func:`~splitvfl.claims.auc_of_randomised_classes`.
+    It says nothing about what the columns give away: whoever can predict a label from them still can.
     Measurements with the true labels are outside of it too, where the partner learns of them (early stopping or best
     weights by them), class weights and batches made from labels, a person under two ids, and a second run, which
     answers once more. It rests on the secrecy of the answers kept here and of the keystream; a fixed seed is for
@@ -89,6 +91,7 @@ class RandomisedResponse:
             PureDP(
                 float(self.epsilon),
                 per="run",
+                auc=auc_of_randomised_classes(self.epsilon, self.classes),
                 mechanism="an answer that is sometimes another class, drawn once for each record and remembered",
                 conditions=(ANSWERS_ALONE, ONE_RECORD),
                 not_covered=(PREDICTION, GENERATOR),

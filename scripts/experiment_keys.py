@@ -101,7 +101,7 @@ train:
   evaluate_every_epochs: 2
   checkpoint_every_steps: 500
 """,
-    "audit": "audit: {canaries: 200}\n",
+    "audit": "audit: {twin: true}\n",
 }
 KINDS: dict[PluginKind, str] = {
     "models": "model",

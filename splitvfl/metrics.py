@@ -297,7 +297,8 @@ def matched_auc(scores: Tensor, labels: Tensor, predictions: Tensor, *, groups: 
 
     The records are divided at quantiles of ``predictions`` into groups of about equal size (fewer where predictions
     tie). The AUC is taken within each group and averaged, weighted by its pairs of a positive and a negative. What a
-    score knows of the label through *this* prediction alone is gone; what remains, it knows beyond it.
+    score knows of the label through *this* prediction alone is gone; what remains, it knows beyond it. Of several
+    predictions the second one divides each group of the first, and so on, each into as many parts.
 
     It reads too high. Groups are not infinitely narrow, so that predictions themselves score a little above one half
     (.51 is typical at 50 groups). Above all one prediction, the final one, does not hold all that is predicted: the
@@ -308,8 +309,8 @@ def matched_auc(scores: Tensor, labels: Tensor, predictions: Tensor, *, groups: 
     Args:
         scores: As :func:`leak_auc`.
         labels: As :func:`leak_auc`.
-        predictions: ``n`` numbers, any real dtype: what is known of the records without the scores.
-        groups: How many, at least 1. One group is :func:`leak_auc`.
+        predictions: ``(n,)`` or ``(n, m)`` numbers, any real dtype: what is known of the records without the scores.
+        groups: How many in all, at least 1. One group is :func:`leak_auc`.
 
     Returns:
         A float in [0, 1]; NaN where no group has both classes.
@@ -318,18 +319,26 @@ def matched_auc(scores: Tensor, labels: Tensor, predictions: Tensor, *, groups: 
         ArgumentError: As :func:`leak_auc`; if there is not one prediction per score or one is NaN, or ``groups`` < 1.
     """
     values, positive = scores_and_positives(scores, labels)
-    known, _ = scores_and_positives(predictions, labels)
+    columns = predictions[:, None] if predictions.dim() == 1 else predictions
+    known = [scores_and_positives(column, labels)[0] for column in columns.T]
     if groups < 1:
         raise ArgumentError(f"groups must be at least 1, got {groups}")
-    borders = np.quantile(known, np.arange(1, groups) / groups)
-    members = np.searchsorted(borders, known, side="right")
-    order = np.argsort(members, kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(members[order])) + 1)
+    parts, each = [np.arange(values.size)], max(1, round(groups ** (1.0 / len(known))))
+    for column in known:
+        parts = [part[piece] for part in parts for piece in _divided(column[part], each)]
     pairs = np.array([np.count_nonzero(positive[part]) * np.count_nonzero(~positive[part]) for part in parts])
     if not pairs.any():
         return math.nan
     aucs = [rank_auc(values[part], positive[part]) for part, count in zip(parts, pairs, strict=True) if count]
     return float(np.average(aucs, weights=pairs[pairs > 0]))
+
+
+def _divided(values: Array, groups: int) -> list[npt.NDArray[np.int64]]:
+    """Return the positions of values in groups of about equal size, divided at quantiles."""
+    borders = np.quantile(values, np.arange(1, groups) / groups)
+    members = np.searchsorted(borders, values, side="right")
+    order = np.argsort(members, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(members[order])) + 1)
 
 
 def detection_error(scores: Tensor, labels: Tensor, *, threshold: float) -> float:

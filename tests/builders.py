@@ -64,7 +64,7 @@ def party_data(
             None if task is None else labels_of(part, count, task),
         )
     names = tuple(f"{name}{number}" for number in range(width))
-    return PartyData(name, names, names, (), parts["train"], parts["test"])
+    return PartyData(name, names, names, (), parts["train"], parts["test"], divided_by_ids=True)
 
 
 def seeded(purpose: str, build: Any) -> nn.Module:

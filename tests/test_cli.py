@@ -179,6 +179,22 @@ def test_a_run_is_not_resumed_with_other_settings_but_may_be_prolonged_and_then_
     assert "epochs: 2" in (finished / "experiment.yaml").read_text()
 
 
+def test_each_run_of_a_comparison_has_a_twin(compared: tuple[Path, str]) -> None:
+    found = [read_summary(path.parent) for path in compared[0].glob("runs/credit-compare/*/*/summary.json")]
+    assert len(found) == 4
+    assert all(one.has_twin for one in found)
+
+
+def test_a_twin_is_refused_beside_canaries_and_without_an_auditor(
+    experiment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for setting, expected in (("audit={canaries: 40}", "40 canaries of its own"), ("audit=false", "nobody would look")):
+        for command in ("train", "compare"):
+            assert main([command, str(experiment), setting, "--audit-twin"]) == 2
+            assert expected in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
 def test_a_comparison_goes_on_where_it_was_stopped(experiment: Path, compared: tuple[Path, str]) -> None:
     shutil.copytree(compared[0] / "runs", "runs")
     arguments = ["compare", str(experiment), *COMPARED]
@@ -341,7 +357,7 @@ def test_compare_cuts_a_model_elsewhere_and_makes_the_cut_wider_and_narrower(
         "train: {epochs: 1, batch_size: 128}\n"
         "attacks: [{name: ridge, known_share: 0.2}]\n"
     )
-    words = ["compare", "c.yaml", "--defenses", "none", "--seeds", "1"]
+    words = ["compare", "c.yaml", "--defenses", "none", "--seeds", "1", "--no-audit-twin"]
     assert main([*words, "--cuts", "1,3", "--widths", "4, 2"]) == 0
     widths = {}
     for path in Path("runs/c-compare").glob("*/*/experiment.yaml"):

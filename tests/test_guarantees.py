@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import permutations
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +21,18 @@ from splitvfl.claims import (
     auc_of_detection_error,
     auc_of_epsilon,
     auc_of_mu,
+    auc_of_randomised_classes,
+    claims_of,
     guarantee_of,
+    promises_of_labels,
     tightest,
 )
+from splitvfl.defenses import AbstainingResponse, AsymmetricResponse, MemoisedResponse, RandomisedResponse
 from splitvfl.errors import ArgumentError
+from splitvfl.party.attaching import label_guarantee
+from splitvfl.privacy.accounting import MessagesPerUse, PrivacyBudget
+from splitvfl.privacy.composition import PrivacyLoss
+from tests.builders import ACTIVE, small_trainer
 
 Errors = npt.NDArray[np.float64]
 
@@ -98,3 +108,109 @@ def test_a_claim_guarantees_its_own_auc_where_it_states_one(
 def test_no_guarantee_is_below_a_guess() -> None:
     with pytest.raises(ArgumentError, match=r"from 0\.5 to 1"):
         replace(ANSWERS, auc=0.4)
+
+
+# --- randomised labels, by enumeration
+
+
+def _best_auc(yes: Errors, no: Errors) -> float:
+    """Return the AUC of whoever ranks answers by their likelihood ratio, from every pair of answers."""
+    found = 0.0
+    for one, likely in enumerate(yes):
+        for other, rare in enumerate(no):
+            ahead = yes[one] * no[other] - yes[other] * no[one]  # the ratio of one against that of the other
+            found += likely * rare * (1.0 if ahead > 1e-12 else 0.5 if ahead > -1e-12 else 0.0)
+    return found
+
+
+def _answers(classes: int, epsilon: float) -> Errors:
+    """Return P(answer | class), a row for each class."""
+    truth = math.exp(epsilon) / (math.exp(epsilon) + classes - 1)
+    return np.where(np.eye(classes, dtype=bool), truth, (1.0 - truth) / (classes - 1))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+@pytest.mark.parametrize("epsilon", [0.1, 1.5, 6.0])
+def test_the_auc_of_k_classes_is_that_of_every_pair_of_answers(classes: int, epsilon: float) -> None:
+    table = _answers(classes, epsilon)
+    by_pairs = [_best_auc(table[one], table[other]) for one, other in permutations(range(classes), 2)]
+    assert by_pairs == pytest.approx([auc_of_randomised_classes(epsilon, classes)] * len(by_pairs), abs=1e-12)
+    assert max(by_pairs) <= auc_of_epsilon(epsilon) + 1e-12
+
+
+def _flips(defense: Any) -> Errors:
+    a, b = defense.flips.positive, defense.flips.negative
+    return np.array([[1.0 - b, b], [a, 1.0 - a]])
+
+
+def _silent(defense: Any) -> Errors:
+    speaks, lies = defense.speaking, defense.flip
+    no = np.array([speaks * (1.0 - lies), speaks * lies, 1.0 - speaks])
+    return np.stack([no, no[[1, 0, 2]]])
+
+
+@pytest.mark.parametrize(
+    ("defense", "table"),
+    [
+        (RandomisedResponse(epsilon=1.5), _answers(2, 1.5)),
+        (RandomisedResponse(epsilon=1.5, classes=10), _answers(10, 1.5)),
+        (MemoisedResponse(flip=0.2), _flips(MemoisedResponse(flip=0.2))),
+        (AsymmetricResponse(detection_error=0.4), _flips(AsymmetricResponse(detection_error=0.4))),
+        (
+            AsymmetricResponse(detection_error=0.4, epsilon=None),
+            _flips(AsymmetricResponse(detection_error=0.4, epsilon=None)),
+        ),
+        (AbstainingResponse(detection_error=0.4), _silent(AbstainingResponse(detection_error=0.4))),
+        (
+            AbstainingResponse(detection_error=0.4, epsilon=None),
+            _silent(AbstainingResponse(detection_error=0.4, epsilon=None)),
+        ),
+    ],
+    ids=["two", "ten", "memoised", "asymmetric", "asymmetric-certain", "abstaining", "abstaining-certain"],
+)
+def test_randomised_labels_guarantee_the_exact_auc_of_their_answers(defense: Any, table: Errors) -> None:
+    found = tightest(*(guarantee_of(claim, defense.name) for claim in promises_of_labels(claims_of(defense))))
+    assert found is not None
+    assert found.of_run
+    assert found.auc == pytest.approx(_best_auc(table[1], table[0]), abs=1e-9)
+
+
+# --- calculated noise
+
+
+def _account(cost: PrivacyLoss, *, epochs: int = 3) -> PrivacyBudget:
+    stream = MessagesPerUse(ACTIVE, ("telecom",), {"label": cost}, steps_per_epoch=3)
+    return PrivacyBudget([stream], steps=3 * epochs, delta=1e-5, relation="label")
+
+
+def test_an_account_guarantees_what_its_steps_have_spent_and_before_the_first_what_is_planned() -> None:
+    active = small_trainer().active
+    account = _account(PrivacyLoss(mu=0.2, unmatched=1e-3))
+
+    def bound() -> float:
+        found = label_guarantee(active, "telecom", epochs=3, account=account)
+        assert found is not None
+        assert found.of_run
+        return found.auc
+
+    assert bound() == pytest.approx(auc_of_mu(0.2 * math.sqrt(3)) + 3e-3)
+    for step in range(6):
+        account.begin(step)
+    assert bound() == pytest.approx(auc_of_mu(0.2 * math.sqrt(2)) + 2e-3)
+
+
+def test_a_planned_budget_that_ends_before_counts_until_it_ends() -> None:
+    stream = MessagesPerUse(ACTIVE, ("telecom",), {"label": PrivacyLoss(mu=0.2)}, steps_per_epoch=1)
+    account = PrivacyBudget([stream], steps=100, delta=1e-5, relation="label", epsilon=1.0)
+    found = label_guarantee(small_trainer().active, "telecom", epochs=100, account=account)
+    assert found is not None
+    assert found.auc == pytest.approx(auc_of_mu(0.2 * math.sqrt(account.last_step)))
+    assert account.last_step < 100
+
+
+def test_an_account_of_other_releases_or_of_rows_alone_guarantees_no_auc_of_labels() -> None:
+    active = small_trainer().active
+    assert label_guarantee(active, "telecom", epochs=3, account=_account(PrivacyLoss.laplace_releases(0.1))) is None
+    rows = MessagesPerUse("telecom", (ACTIVE,), {"row": PrivacyLoss(mu=0.1)}, steps_per_epoch=3)
+    assert label_guarantee(active, "telecom", epochs=3, account=PrivacyBudget([rows], steps=9, delta=1e-5)) is None
+    assert label_guarantee(active, "telecom", epochs=3) is None

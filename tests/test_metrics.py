@@ -190,6 +190,26 @@ def test_matched_auc_counts_pairs_within_groups(groups: int) -> None:
     assert found == pytest.approx(_matched_by_loop(scores, labels, predictions, groups), abs=1e-12)
 
 
+def test_matched_auc_counts_pairs_that_are_alike_in_two_predictions() -> None:
+    generator = np.random.default_rng(3)
+    labels = (generator.random(120) < 0.4).astype(float)
+    both = np.round(generator.normal(size=(120, 2)) + labels[:, None], 1)
+    scores = np.round(generator.normal(size=120) + labels, 1)
+
+    def group(values: np.ndarray, value: float) -> int:
+        return sum(value >= np.quantile(values, k / 3) for k in (1, 2))
+
+    first = np.array([group(both[:, 0], value) for value in both[:, 0]])
+    second = np.array([group(both[first == first[i], 1], both[i, 1]) for i in range(120)])
+    cells = 3 * first + second
+    alike = [(i, j) for i in np.flatnonzero(labels == 1) for j in np.flatnonzero(labels == 0) if cells[i] == cells[j]]
+    won = [(scores[i] > scores[j]) + 0.5 * (scores[i] == scores[j]) for i, j in alike]
+
+    found = matched_auc(*map(torch.from_numpy, (scores, labels, both)), groups=9)
+
+    assert found == pytest.approx(np.mean(won), abs=1e-12)
+
+
 def test_matched_auc_of_the_prediction_itself_is_near_one_half() -> None:
     generator = torch.Generator().manual_seed(0)
     prediction = torch.randn(20_000, generator=generator)

@@ -24,6 +24,7 @@ from splitvfl.data.sets import TABLES
 from splitvfl.errors import ArgumentError, ConfigError, DataError
 from splitvfl.exchange.roll_call import UNSIGNED, Vouching
 from splitvfl.hooks import At, Attack, Crossing, Defense, Weighed, hook_name, placed
+from splitvfl.leakage.canaries import check_canaries
 from splitvfl.leakage.judging import task_name
 from splitvfl.learning.batches import BLOCK_ROWS
 from splitvfl.learning.defaults import suggested_batch_size
@@ -407,13 +408,14 @@ class Assembly:
         Raises:
             ConfigError: If there are to be any.
         """
-        if self._config.canaries is None:
+        config, exchange = self._config, self.exchange
+        if config.canaries is None and not config.audit_twin:
             return
-        plan = self.plan
         try:
-            plan.check_canaries()
+            check_canaries(audit=config.audited, exchange=exchange.name, read=exchange.shows_gradients())
         except ConfigError as error:
-            raise ConfigError(f"{self._config.source}: audit.canaries: {error}") from error
+            key = "twin" if config.audit_twin else "canaries"
+            raise ConfigError(f"{config.source}: audit.{key}: {error}") from error
 
     def noise_notes(self) -> list[str]:
         """Return what is to be said of calculated noise, of the parties that are here."""

@@ -34,7 +34,7 @@ from splitvfl.audit.attacks import (
     standardised,
     together,
 )
-from splitvfl.config.sections import AuditConfig, ExperimentConfig, TrainConfig
+from splitvfl.config.sections import ExperimentConfig, TrainConfig
 from splitvfl.data.coin_labels import LEAST_CANARIES
 from splitvfl.errors import ConfigError
 from splitvfl.leakage.judging import ScoreKeeper
@@ -154,7 +154,8 @@ def try_attacks(
     moments: dict[int, list[Moment]] = {epoch: [] for epoch in epochs}
     unavailable: dict[str, None] = {}
     for number in range(seeds):
-        trainer = Experiment(config.model_copy(update=_under_seed(config.train, number, coins)), bench).trainer()
+        seeded = config.model_copy(update={"train": _under_seed(config.train, number)})
+        trainer = Experiment(seeded.auditing(canaries=coins) if coins else seeded, bench).trainer()
         each, tell = len(trainer.batches), progress(number)
 
         def read(status: Status, trainer: Trainer = trainer, each: int = each, tell: object = tell) -> None:
@@ -172,12 +173,11 @@ def try_attacks(
     return Tried(there, moments, coins, tuple(unavailable))
 
 
-def _under_seed(train: TrainConfig, number: int, coins: int) -> dict[str, TrainConfig | AuditConfig]:
-    """Return what is other in a training than in the experiment."""
+def _under_seed(train: TrainConfig, number: int) -> TrainConfig:
+    """Return the settings of a training under another seed."""
     noise = train.noise_seed_for_experiments
     seeded = {"seed": train.seed + number, "noise_seed_for_experiments": None if noise is None else noise + number}
-    audit = {"audit": AuditConfig(canaries=coins)} if coins else {}
-    return {"train": train.model_copy(update=seeded), **audit}
+    return train.model_copy(update=seeded)
 
 
 def _unavailable(trainer: Trainer) -> Iterator[str]:

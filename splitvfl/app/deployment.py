@@ -34,7 +34,7 @@ from splitvfl.app.run_folder import check_folder, has_checkpoint, is_barely_begu
 from splitvfl.app.saved_model import Origin, save_half
 from splitvfl.app.scoring import check_own_defenses
 from splitvfl.app.single_columns import said_of_columns, said_to_label_owner, solvable_columns
-from splitvfl.app.solving import Solving
+from splitvfl.app.solving import Solving, SolvingBasis
 from splitvfl.app.team_settings import check_team
 from splitvfl.app.workers import (
     after_worker_0,
@@ -168,8 +168,14 @@ class Deployment:
                 )
 
     def _check_canaries_here(self) -> None:
-        """Refuse canaries in the file of a party that can place none; it may be a file of all parties."""
+        """Refuse a twin, and canaries in the file of a party that can place none; it may be a file of all parties."""
         config = self._config
+        if config.audit_twin:
+            raise ConfigError(
+                f"{config.source}: audit.twin: over a network the twin's messages reach the partners too, and are a "
+                "second release of the same labels. Train it in one process (splitvfl train), or measure this run: "
+                "audit: {canaries: N}"
+            )
         if config.canaries is None or self.name == config.active or config.parties[config.active].columns:
             return
         raise ConfigError(
@@ -319,7 +325,10 @@ class Deployment:
         own = self.own
         if own.task is None:
             return None
-        return Solving(self.assembly, self._batches, task=own.task, own_columns=own.data.width)
+        basis = SolvingBasis.of_file(
+            self.assembly, records=self._batches.count, task=own.task, own_columns=own.data.width
+        )
+        return Solving(basis, self._batches, task=own.task)
 
     def _foreseen(self, solving: Solving, columns: Mapping[str, int]) -> tuple[list[Solvable], list[str]]:
         found = solving.of(columns)

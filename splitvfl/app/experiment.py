@@ -27,7 +27,7 @@ from splitvfl.app.records import in_words_of, load_data
 from splitvfl.app.run_files import CONFIG_FILE, MODEL_FOLDER
 from splitvfl.app.run_folder import check_folder, finished_at, has_checkpoint, replacing, settle, write_config
 from splitvfl.app.single_columns import said_of_columns, solvable_columns
-from splitvfl.app.solving import Solving, independent_columns
+from splitvfl.app.solving import Solving, SolvingBasis, independent_columns
 from splitvfl.app.team_settings import said_in_one_process
 from splitvfl.config.sections import (
     ExperimentConfig,
@@ -38,8 +38,11 @@ from splitvfl.config.sections import (
     parse_config,
 )
 from splitvfl.config.yaml import Document
+from splitvfl.data.coin_labels import eligible
 from splitvfl.data.columns import VerticalData
 from splitvfl.errors import ConfigError, DataError, shown
+from splitvfl.hooks import target_of
+from splitvfl.leakage.canaries import twin_canaries
 from splitvfl.leakage.features import FeatureLeak
 from splitvfl.leakage.reconstruction import RECONSTRUCTION_FILE, Reconstruction
 from splitvfl.leakage.shown_records import save_shown
@@ -201,6 +204,27 @@ class Experiment:
         trainer.exchange.plan_run(active, epochs=config.train.epochs)
         return trainer
 
+    def audit_twin(self, trainer: Trainer) -> SavingTrainer | None:
+        """Return the trainer of the audit twin, which keeps nothing: the same experiment with canaries.
+
+        Args:
+            trainer: The run's own, which has none.
+
+        Returns:
+            ``None`` where no twin is wanted.
+
+        Raises:
+            DataError: If there are too few records.
+        """
+        config = self._config
+        if not config.audit_twin:
+            return None
+        among, _ = eligible(trainer.active.data.train, trainer.batches.count, trainer.batches.positions)
+        twin = config.auditing(canaries=twin_canaries(among))
+        # What attacks infer of features and membership is measured on the run itself.
+        on_labels = [hook for hook in config.attacks if target_of(hook.made("attacks", config.folder)) == "labels"]
+        return Experiment(twin.model_copy(update={"attacks": tuple(on_labels)}), self._bench).trainer()
+
     @property
     def _direction_by(self) -> str | None:
         """Name of the party that sends a direction of noise, if anybody does."""
@@ -246,13 +270,9 @@ class Experiment:
             trainer: The run.
             observed: As of :meth:`horizons`.
         """
-        solving = Solving(
-            self._assembly,
-            trainer.batches,
-            task=self._bench.data.task,
-            own_columns=trainer.active.data.width,
-            observed=observed,
-        )
+        task, active = self._bench.data.task, trainer.active.data
+        basis = SolvingBasis.of_file(self._assembly, records=trainer.batches.count, task=task, own_columns=active.width)
+        solving = Solving(basis, trainer.batches, task=task, observed=observed)
         found = solving.of(independent_columns(trainer)) if solving.applies else []
         return found, solving.said(found)
 
@@ -307,19 +327,21 @@ class Experiment:
         Raises:
             ConfigError: If they differ.
         """
-        text, now = kept_text(path) or "", self._config.model_dump(mode="json")
+        text = kept_text(path) or ""
         # The folder may come from somebody else: a class is looked up only if this experiment names it too.
-        others = classes_named(Document(text, source=str(path)).tree) - classes_named(now)
+        named = classes_named(self._config.model_dump(mode="json"))
+        others = classes_named(Document(text, source=str(path)).tree) - named
         if others:
             raise ConfigError(
                 f"{path.parent} was started with other settings: {path} names {', '.join(map(shown, sorted(others)))}; "
                 "start anew with --overwrite or --out"
             )
-        earlier = parse_config(text, source=path, folder=self._config.folder).model_dump(mode="json")
+        kept = parse_config(text, source=path, folder=self._config.folder)
         account = self._assembly.budget()
         limited = account is not None and account.epsilon is not None
         longer = self._assembly.noise is None or limited
         free = ("goal", "keep_records", "train.epochs") if longer else ("goal", "keep_records")
+        earlier, now = (each.of_the_run.model_dump(mode="json") for each in (kept, self._config))
         changed = [key for key in _differing(earlier, now) if key not in free]
         if changed:
             few = "" if "train.epochs" not in changed else " (noise was calculated for the epochs that were planned)"
@@ -423,6 +445,10 @@ def run_experiment(
     ``columns-read.json``. A run that has finished is
     resumed by leaving it as it is, once its settings and data are found to be the same.
 
+    With ``audit: {twin: true}`` the audit twin is trained when all of this is written. It leaves its excess leakage in
+    ``summary.json`` and nothing else. If it is broken off, the run is finished all the same, and ``resume`` trains the
+    twin anew.
+
     Args:
         config: The experiment.
         folder: The run's folder, in which nobody else is at work (:func:`splitvfl.system.folder_lock.locked`).
@@ -448,6 +474,7 @@ def run_experiment(
     bench = workbench or prepare(config)
     experiment = Experiment(config, bench)
     trainer = experiment.trainer(folder)
+    twin = experiment.audit_twin(trainer)  # here, so that what it lacks is said before the first step
     trainer.notify = notify
     trainer.watch.known = bench.known
     observed, agreed = experiment.horizons(trainer)  # of the first weights, also where the run goes on
@@ -457,6 +484,8 @@ def run_experiment(
         done = experiment.take_up(trainer, folder)
         if done is not None:
             private_folder(folder)  # as every start of a run, whether it trains or not
+            if twin is not None and not done.has_twin:
+                return _measured_on(twin, done, folder, progress=progress, notify=notify)
             notify(nothing_left(folder, done))
             return done
     else:
@@ -471,7 +500,7 @@ def run_experiment(
         trainer.fit(train.epochs, progress=progress)
         told, leaks = reconstruct_listed(trainer, config.name)
         provenance = begun.provenance(
-            config,
+            config.of_the_run,
             {party.name: party.data for party in (trainer.active, *trainer.passives.values())},
             trainer.data_digests,
             folder=folder,
@@ -484,7 +513,27 @@ def run_experiment(
         shown = tuple(one for name in trainer.passives for one in shown_of(trainer.watch, name))
         save_shown(folder, shown if config.keep_records else ())
         _write_run(folder, trainer, experiment, summary, told)
-        return summary
+    return summary if twin is None else _measured_on(twin, summary, folder, progress=progress, notify=notify)
+
+
+def _measured_on(
+    twin: SavingTrainer,
+    summary: RunSummary,
+    folder: Path,
+    *,
+    progress: TrainingProgress | None,
+    notify: Callable[[str], None],
+) -> RunSummary:
+    """Train the audit twin of a finished run, and return the run's figures with its excess, which are kept."""
+    assert twin.active.canaries is not None
+    notify(
+        f"Audit twin: the model is kept. The same training runs once more with {twin.active.canaries.count:,} records "
+        "as canaries, and is thrown away."
+    )
+    twin.fit(summary.planned_epochs or summary.epochs, progress=progress)
+    found = summary.with_twin(twin.watch)
+    found.save(folder)
+    return found
 
 
 def _write_run(

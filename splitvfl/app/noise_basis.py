@@ -24,8 +24,11 @@ def void_for_labels(parties: Iterable[PartyData]) -> str:
     Args:
         parties: Data of the parties that this process has.
     """
-    selected = any(data.selected_by_label for data in parties)
-    return not_applying(releases_of(early_stopping=False, selected_by_label=selected))
+    known = list(parties)
+    selected = any(data.selected_by_label for data in known)
+    return not_applying(
+        releases_of(selected_by_label=selected, stratified=any(data.seems_stratified for data in known))
+    )
 
 
 class Beside(NamedTuple):

@@ -68,8 +68,15 @@ def audit_party(
         width=_width(party),
     )
     rows = [own.data] if role == "passive" else []
-    stops, selected = config.train.early_stopping is not None, own.data.selected_by_label
-    releases = releases_of(early_stopping=stops, selected_by_label=selected) if role == "active" else ()
+    releases = (
+        releases_of(
+            early_stopping=config.train.early_stopping is not None,
+            selected_by_label=own.data.selected_by_label,
+            stratified=own.data.seems_stratified,
+        )
+        if role == "active"
+        else ()
+    )
     around = replace(around, void=not_applying(releases))
     audits = [*of_defenses(rows, here, around, draws, seed, CONFIDENCE)]
     if noise is not None:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from splitvfl.app.experiment import Experiment, Workbench
 from splitvfl.audit import ClaimAudit, DefenseAudit, Verdict
 from splitvfl.claims import Claim, GaussianDP, PureDP, sentence
-from splitvfl.config.sections import AuditConfig, ExperimentConfig
+from splitvfl.config.sections import ExperimentConfig
 from splitvfl.privacy.audit import Direction, Measured, Objective, one_run_epsilon
 from splitvfl.privacy.gaussian_dp import gaussian_mu_epsilon
 
@@ -50,8 +50,7 @@ def audit_run(
     Raises:
         ConfigError: If nobody could look for canaries in this experiment, or there are too many.
     """
-    config = config.model_copy(update={"audit": AuditConfig(canaries=canaries)})
-    trainer = Experiment(config, bench).trainer()
+    trainer = Experiment(config.auditing(canaries=canaries), bench).trainer()
     trainer.fit(config.train.epochs)
     read = trainer.watch.canary_scores()
     if not read:

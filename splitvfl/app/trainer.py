@@ -18,7 +18,7 @@ from splitvfl.exchange.scoring import ACTIVE
 from splitvfl.exchange.split import Split
 from splitvfl.hooks import At, Attack, Defense
 from splitvfl.leakage.side_knowledge import KNOWN
-from splitvfl.learning.schedule import EarlyStopping
+from splitvfl.learning.schedule import EarlyStopping, checked_count
 from splitvfl.messaging.conversation import Recorder
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy.accounting import PrivacyBudget
@@ -29,6 +29,8 @@ from splitvfl.run.trainer import check_names
 if TYPE_CHECKING:
     from splitvfl.crypto.engine import Engine
     from splitvfl.report.verdict import PartyVerdict
+    from splitvfl.run.results import Results
+    from splitvfl.run.training import TrainingProgress
 
 
 class Trainer(SavingTrainer):
@@ -199,9 +201,25 @@ class Trainer(SavingTrainer):
             exchanges=None if isinstance(given, Exchange) else given,
             malicious=malicious,
         )
-        self.account, self.overwrite = account, overwrite
+        self.account, self.overwrite, self._foreseen = account, overwrite, False
         self.record, self.record_evaluations = record, record_evaluations
         self.score_by(scores_by, direction_by=direction_by)
+
+    def fit(self, epochs: int, *, progress: TrainingProgress | bool | None = None) -> Results:
+        """Train up to a number of epochs in total, as a run of an experiment does, and return the last test figures.
+
+        Before the first step it finds out what partners can solve for by the shapes of messages, for :meth:`judged`.
+
+        Args:
+            epochs: Epochs of the whole run, at least 1.
+            progress: ``True`` shows a bar, on a terminal or in a notebook; or what is called after every step.
+        """
+        if not self.step and not self._foreseen and self.exchange.sums_only:
+            from splitvfl.app.solving import solvable_in_python
+
+            self._foreseen = True
+            self.solvable = solvable_in_python(self, checked_count("epochs", epochs))
+        return super().fit(epochs, progress=progress)
 
     @property
     def verdict(self) -> dict[str, PartyVerdict]:
@@ -212,8 +230,6 @@ class Trainer(SavingTrainer):
 
     def judged(self, goal: float) -> dict[str, PartyVerdict]:
         """Return what is concluded of the run so far, by passive party: of labels, and of its features.
-
-        What partners can solve for by the shapes of their messages is known to experiments, and is no part of it here.
 
         Args:
             goal: The AUC that an individual label's leak is to stay below or at, from 0.5 to 1.

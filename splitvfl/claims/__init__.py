@@ -29,6 +29,7 @@ from splitvfl.claims.guarantees import (
     auc_of_detection_error,
     auc_of_epsilon,
     auc_of_mu,
+    auc_of_randomised_classes,
     guarantee_of,
     tightest,
 )
@@ -47,9 +48,11 @@ from splitvfl.claims.kinds import (
     RunPlan,
 )
 from splitvfl.claims.label_releases import (
+    CLASS_WEIGHTS,
     EARLY_STOPPING,
     LABEL_RELEASES,
     SELECTION,
+    STRATIFIED,
     LabelRelease,
     named,
     not_applying,
@@ -59,11 +62,13 @@ from splitvfl.claims.rows import RowBound, broken, row_bound
 from splitvfl.claims.words import Told, in_a_clause, in_short, sentence, told
 
 __all__ = [
+    "CLASS_WEIGHTS",
     "EARLY_STOPPING",
     "LABEL_CLAIMS",
     "LABEL_RELEASES",
     "ROW_CLAIMS",
     "SELECTION",
+    "STRATIFIED",
     "Claim",
     "Condition",
     "DetectionError",
@@ -82,6 +87,7 @@ __all__ = [
     "auc_of_detection_error",
     "auc_of_epsilon",
     "auc_of_mu",
+    "auc_of_randomised_classes",
     "claims_of",
     "guarantee_of",
     "in_a_clause",

@@ -54,7 +54,7 @@ def guarantee_of(claim: GaussianDP | PureDP | DetectionError, source: str, *, vo
         case GaussianDP():
             auc = auc_of_mu(claim.mu)
         case PureDP():
-            auc = auc_of_epsilon(claim.epsilon)
+            auc = auc_of_epsilon(claim.epsilon) if claim.auc is None else claim.auc
         case DetectionError():
             auc = auc_of_detection_error(claim.bound) if claim.auc is None else claim.auc
         case _:
@@ -82,6 +82,23 @@ def auc_of_epsilon(epsilon: float) -> float:
     0.5
     """
     return 1.0 / (1.0 + math.exp(-epsilon))
+
+
+def auc_of_randomised_classes(epsilon: float, classes: int) -> float:
+    """Return the largest AUC between two of k classes that k-ary randomised response allows.
+
+    A record answers its class with probability p = e^ε / (e^ε + k − 1), and each other with q = p e^−ε. Between two
+    classes an answer that is neither tells nothing, which happens with m = (k − 2) q: the AUC is ½ + ½ (p − q) (1 + m).
+
+    >>> round(auc_of_randomised_classes(1.5, 2), 6) == round(auc_of_epsilon(1.5), 6)
+    True
+    >>> round(auc_of_randomised_classes(1.5, 10), 3)
+    0.706
+    """
+    weight = math.exp(-epsilon)
+    truth = 1.0 / (1.0 + (classes - 1) * weight)
+    neither = (classes - 2) * truth * weight
+    return 0.5 + 0.5 * truth * -math.expm1(-epsilon) * (1.0 + neither)
 
 
 def auc_of_mu(mu: float) -> float:

@@ -203,11 +203,13 @@ class PureDP(_Words):
             given, or ``"residue of a record"``, any two values of it.
         per: ``"message"``: of one release; E of them cost E times as much, which is said of a run only where a label
             moves later messages through what was sent alone. ``"run"``: of all together.
+        auc: Nobody's AUC is above this, between records that are alike in all else; ``None``: what ε alone allows.
     """
 
     epsilon: float
     unit: Unit = "label of a record"
     per: Per = "message"
+    auc: float | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         _check_per(self)

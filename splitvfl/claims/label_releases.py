@@ -41,28 +41,47 @@ SELECTION = LabelRelease(
     "data.unlabelled is drop, and a record is without a label",
 )
 
-LABEL_RELEASES = (EARLY_STOPPING, SELECTION)
+STRATIFIED = LabelRelease(
+    "stratified division",
+    "The partner sees which of its records are tested, in numbers that labels decide.",
+    "ids do not divide the records, and each class has the same share of test records as in a stratified division",
+)
+CLASS_WEIGHTS = LabelRelease(
+    "class weights",
+    "The partner sees gradients that are weighed by class.",
+    "the loss weighs classes differently",
+)
+
+LABEL_RELEASES = (EARLY_STOPPING, SELECTION, STRATIFIED, CLASS_WEIGHTS)
 """All that a run is searched for."""
 
 
-def releases_of(*, early_stopping: bool, selected_by_label: bool) -> tuple[LabelRelease, ...]:
+def releases_of(
+    *,
+    early_stopping: bool = False,
+    selected_by_label: bool = False,
+    stratified: bool = False,
+    class_weights: bool = False,
+) -> tuple[LabelRelease, ...]:
     """Return what a run has of these.
 
     Args:
         early_stopping: Whether the label owner decides by labels when training ends.
         selected_by_label: Whether a record was left out because it has no label.
+        stratified: Whether the division into training and test records may be stratified by labels.
+        class_weights: Whether the loss weighs classes differently.
 
-    >>> [release.name for release in releases_of(early_stopping=True, selected_by_label=False)]
+    >>> [release.name for release in releases_of(early_stopping=True)]
     ['early stopping']
     """
-    happens = {EARLY_STOPPING: early_stopping, SELECTION: selected_by_label}
-    return tuple(release for release in LABEL_RELEASES if happens[release])
+    happens = (early_stopping, selected_by_label, stratified, class_weights)
+    return tuple(release for release, does in zip(LABEL_RELEASES, happens, strict=True) if does)
 
 
 def named(releases: Sequence[LabelRelease], *, joined_by: str = "and") -> str:
     """Return the names of some in words, the last two joined by a word.
 
-    >>> named(LABEL_RELEASES)
+    >>> named((EARLY_STOPPING, SELECTION))
     'early stopping and selection of records by label'
     """
     *others, last = (release.name for release in releases)

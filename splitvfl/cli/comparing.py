@@ -21,7 +21,7 @@ from splitvfl.cli.console import (
     output_console,
     told_if_stopped,
 )
-from splitvfl.cli.training import TO_COMPARE, Explain, Resume
+from splitvfl.cli.training import TO_COMPARE, AuditTwin, Explain, Resume, with_twin
 from splitvfl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -107,11 +107,13 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Folder of the runs. Default: runs/NAME-compare.")] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
+    audit_twin: AuditTwin = None,
     explain: Explain = False,
 ) -> None:
     """Train one experiment under several defenses and seeds, and print means with 95 % intervals; of two, ranges.
 
-    With --cuts and --widths each defense is tried at each cut of the model and each width.
+    With --cuts and --widths each defense is tried at each cut of the model and each width. Where the experiment has no
+    canaries of its own, each run is followed by its audit twin; --no-audit-twin leaves twins out.
     """
     with importing():
         from splitvfl.app.beginning import Command
@@ -122,11 +124,14 @@ def compare(
         from splitvfl.system.signals import Interrupted
 
         config = load_config(experiment, overrides or [])
+    readable = config.audited and config.canaries is None and config.exchange.factory.shows_gradients()
+    wanted = True if audit_twin is None and readable else audit_twin
+    config = with_twin(config, wanted)
     chosen = [[], list(config.defenses)] if defenses is None else parse_defenses(defenses, folder=config.folder)
     folder = out or Path("runs") / f"{config.name}-compare"
     cut = cut_otherwise(
         config,
-        lambda more: load_config(experiment, [*(overrides or []), *more]),
+        lambda more: with_twin(load_config(experiment, [*(overrides or []), *more]), wanted),
         _numbers("--cuts", cuts),
         _numbers("--widths", widths),
     )

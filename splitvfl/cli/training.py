@@ -28,7 +28,7 @@ from splitvfl.errors import ConfigError
 
 # Commands import what they need when they run: --help and list do not wait for torch.
 if TYPE_CHECKING:
-    from splitvfl.config.sections import ExchangeSection
+    from splitvfl.config.sections import ExchangeSection, ExperimentConfig
     from splitvfl.privacy.solvable import Solvable
     from splitvfl.report.summary import RunSummary
 
@@ -39,6 +39,14 @@ ABOVE = 3
 """Exit code of a run that leaks more than --fail-above allows."""
 
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")]
+AuditTwin = Annotated[
+    bool | None,
+    typer.Option(
+        "--audit-twin/--no-audit-twin",
+        show_default=False,
+        help="Train once more with canaries, measure the excess leakage, and throw that model away.",
+    ),
+]
 Explain = Annotated[bool, typer.Option("--explain", help="Print every figure too, and what each means.")]
 
 
@@ -57,6 +65,7 @@ def train(
             "training if a partner can solve for more labels.",
         ),
     ] = None,
+    audit_twin: AuditTwin = None,
     explain: Explain = False,
 ) -> None:
     """Train one experiment, and watch what leaks."""
@@ -72,10 +81,12 @@ def train(
         from splitvfl.system.signals import Interrupted
 
         config = load_config(experiment, overrides or [])  # which imports what the file names
+    config = with_twin(config, audit_twin)
     if fail_above is not None:
         _check_leak_check(config.exchange, fail_above, measured=config.audited or bool(config.attacks))
     folder = out or Path("runs") / config.name
-    again = command_line("train", experiment, *(overrides or []), "--out", folder, "--resume")
+    twin = {None: [], True: ["--audit-twin"], False: ["--no-audit-twin"]}[audit_twin]
+    again = command_line("train", experiment, *(overrides or []), "--out", folder, "--resume", *twin)
     told: set[str] = set()
     with (
         ending_above(),
@@ -106,6 +117,24 @@ def train(
     next_steps(*steps)
     if fail_above is not None:
         _end_above(summary, fail_above)
+
+
+def with_twin(config: ExperimentConfig, wanted: bool | None) -> ExperimentConfig:
+    """Return an experiment with an audit twin or without, as an option says; ``None``: as the experiment says.
+
+    Raises:
+        ConfigError: If a twin is wanted, and nobody would look, or the run has canaries of its own.
+    """
+    if not wanted:
+        return config if wanted is None else config.of_the_run
+    if not config.audited:
+        raise ConfigError("--audit-twin: audit is false, so that nobody would look for canaries")
+    if config.canaries is not None:
+        raise ConfigError(
+            f"--audit-twin: the run has {config.canaries:,} canaries of its own (audit.canaries), which measure the "
+            "excess leakage already; take one of them out"
+        )
+    return config.auditing(twin=True)
 
 
 def noting(told: set[str], tell: Callable[[str], None]) -> Callable[[str], None]:

@@ -227,6 +227,7 @@ class PartyData:
         doubts: Columns that may not be what they were taken for, for people to look at.
         shards: How its records are divided, where they lie in shards; ``None``: they are one table.
         selected_by_label: Whether records were left out as they have no label, which partners see.
+        divided_by_ids: Whether ids alone decide which records are tested; if not, that may be made from labels.
     """
 
     name: str
@@ -240,6 +241,7 @@ class PartyData:
     doubts: tuple[Doubt, ...] = ()
     shards: Shards | None = None
     selected_by_label: bool = False
+    divided_by_ids: bool = False
 
     def __repr__(self) -> str:
         """Return its name, and how much it holds."""
@@ -259,6 +261,22 @@ class PartyData:
         if self.train.count != expected:
             raise DataError(f"shard {shards.here} has {self.train.count} training records, and had {expected} just now")
         return replace(self, shards=shards)
+
+    @property
+    def seems_stratified(self) -> bool:
+        """Whether each class has the share of test records that a stratified division gives it, to one record.
+
+        By chance that happens too, the more often the fewer records there are: nobody can tell these from each other.
+        Not where ids divide the records, nor where labels are numbers.
+        """
+        train, test = self.train.labels, self.test.labels
+        if self.divided_by_ids or train is None or test is None or not len(train) or not len(test):
+            return False
+        if train.is_floating_point() and not bool(((train == 0) | (train == 1)).all()):
+            return False
+        share = len(test) / (len(train) + len(test))
+        counts = [(int((test == one).sum()), int((train == one).sum())) for one in train.unique()]
+        return all(abs(tested - share * (tested + rest)) < 1.0 for tested, rest in counts)
 
     @property
     def training_records(self) -> int:

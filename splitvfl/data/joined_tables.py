@@ -442,7 +442,10 @@ def _divided(tables: Sequence[_PartyTable], specs: Mapping[str, TableSpec], *, d
         )
         if table is active:
             doubts += label_doubts(table.table, spec.label)
-        held[table.name] = party_of(table.name, columns, encoded, train, test, provenance, doubts)
+        by_ids = spec.split_column is None
+        held[table.name] = party_of(
+            table.name, columns, encoded, train, test, provenance, doubts, divided_by_ids=by_ids
+        )
     return VerticalData(
         name="tables in memory",
         task=spec.task,

@@ -190,7 +190,8 @@ def _divided(spec: TableSpec, parties: Sequence[PartyClaim], table: pa.Table, or
         doubts = doubts_of(table, columns, categories=spec.categories(division, source=source), written=written)
         if party.role == "active":
             doubts += label_doubts(table, spec.label)
-        held[party.name] = party_of(party.name, columns, encoded, train, test, provenance, doubts)
+        own_part = (party.name, columns, encoded, train, test, provenance, doubts)
+        held[party.name] = party_of(*own_part, divided_by_ids=spec.split_column is None)
         if party.role == "active" and not used.all():
             held[party.name] = replace(held[party.name], selected_by_label=True)
     active = next(party.name for party in parties if party.role == "active")
@@ -406,11 +407,12 @@ def party_of(
     test: Records,
     provenance: Provenance | None = None,
     doubts: tuple[Doubt, ...] = (),
+    *,
+    divided_by_ids: bool = False,
 ) -> PartyData:
     """Return what a party holds whose table's columns became these numbers, and what is doubtful about them."""
-    return PartyData(
-        name, columns, encoded.names, encoded.field_sizes, train, test, encoded.field_names, provenance, doubts
-    )
+    own = (columns, encoded.names, encoded.field_sizes, train, test, encoded.field_names, provenance, doubts)
+    return PartyData(name, *own, divided_by_ids=divided_by_ids)
 
 
 def records_of(

@@ -98,7 +98,7 @@ def load_party(spec: TableSpec, party: PartyClaim, *, aligned: str | os.PathLike
     doubts = doubts_of(table, held, categories=spec.categories(division, source=source), written=written)
     if spec.label is not None:
         doubts += label_doubts(table, spec.label)
-    data = party_of(name, held, encoded, train, test, provenance, doubts)
+    data = party_of(name, held, encoded, train, test, provenance, doubts, divided_by_ids=True)
     return PartyFile(data, spec.task if party.role == "active" else None, classes, fitted)
 
 

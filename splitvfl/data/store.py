@@ -82,7 +82,8 @@ def open_party(path: str | os.PathLike[str]) -> PartyData:
     Raises:
         DataError: If the folder or a file is missing, damaged or of another version.
     """
-    return _party_data(Path(path), read_party_schema(Path(path)))
+    # Its own folder does not say what divides the records.
+    return _party_data(Path(path), read_party_schema(Path(path)), by_ids=False)
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ class _Whole:
     rows: Mapping[Part, int]
     parties: tuple[PartyRole, ...]
     together: bool = True
+    by_ids: bool = True
 
 
 def _whole(folder: Path) -> _Whole:
@@ -103,7 +105,8 @@ def _whole(folder: Path) -> _Whole:
     if own and not (folder / SCHEMA_FILE).exists():
         return _joined(folder, [read_party_schema(path) for path in own])
     schema = read_data_schema(folder)
-    return _Whole(schema.name, schema.task, schema.classes, schema.description, schema.rows, schema.parties)
+    facts = (schema.name, schema.task, schema.classes, schema.description, schema.rows, schema.parties)
+    return _Whole(*facts, by_ids=schema.split.rule != "column")
 
 
 def _joined(folder: Path, parties: Sequence[PartySchema]) -> _Whole:
@@ -134,10 +137,10 @@ def _opened(folder: Path, whole: _Whole, role: Role) -> PartyData:
             )
     if role == "active" and schema.label is None and schema.rows["train"] > 0:
         raise DataError(f"{folder / SCHEMA_FILE}: the files were ingested without labels; nothing can be learned")
-    return _party_data(folder, schema)
+    return _party_data(folder, schema, by_ids=whole.by_ids)
 
 
-def _party_data(folder: Path, schema: PartySchema) -> PartyData:
+def _party_data(folder: Path, schema: PartySchema, *, by_ids: bool) -> PartyData:
     if len(schema.field_sizes) != len(schema.field_names) or min(schema.field_sizes, default=1) < 1:
         raise DataError(
             f"{folder / SCHEMA_FILE}: expected a size from 1 for each of {len(schema.field_names)} fields, "
@@ -155,6 +158,7 @@ def _party_data(folder: Path, schema: PartySchema) -> PartyData:
         provenance=Provenance(tables=folder),
         doubts=doubts_of_encoders(schema.encoders, schema.rows.get("train", 0)),
         selected_by_label=schema.label is not None and schema.label.left_out > 0,
+        divided_by_ids=by_ids,
     )
 
 

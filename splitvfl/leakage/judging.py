@@ -48,7 +48,7 @@ from splitvfl.leakage.series import StepValues
 from splitvfl.leakage.side_knowledge import GRANTED, check_known, knowledge_for
 from splitvfl.leakage.signs import SignKeeper
 from splitvfl.learning.randomness import PartyRandom
-from splitvfl.learning.records import Slots
+from splitvfl.learning.records import Ids, Slots
 from splitvfl.metrics import (
     Array,
     centred,
@@ -179,6 +179,10 @@ class ScoreKeeper(Keeper):
     def record_scores(self) -> tuple[Floats, Flags]:
         """Return the accumulated scores of the records that were scored and are no canaries, and which are positive."""
         return self._records.of_scored()
+
+    def scores_of(self, ids: Ids) -> Floats:
+        """Return the accumulated scores of these records, ``(n,)``, none of them a canary."""
+        return self._records.of(ids)
 
     def canary_scores(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]] | None:
         """Return the canaries' accumulated scores, higher for label 1, and their coins; ``None`` without canaries.

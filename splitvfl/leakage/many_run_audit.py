@@ -77,6 +77,10 @@ class ManyHistory(RunHistory):
         super().load_state_dict(state["table"])
         self._numbers = state["numbers"].numpy().copy()
 
+    def _told(self, slots: Slots) -> Floats:
+        told, _, seen = self._sums(slots)
+        return told / seen
+
     def _last(self, slots: Slots) -> Floats:
         return self._numbers[slots, self._columns : 2 * self._columns]
 
@@ -103,6 +107,11 @@ class ClassesHistory(ManyHistory):
         labels = self._records["label"][self._records["seen"] > 0]
         counts = np.unique(labels, return_counts=True)[1]
         return bool(counts.size >= 2 and counts.min() >= FOLDS)
+
+    @property
+    def classes(self) -> int:
+        """How many."""
+        return self._columns
 
     def _as_kept(self, predictions: Floats) -> Floats:
         found: Floats = np.log(np.clip(predictions, LEAST_SHARE, 1.0))
@@ -214,6 +223,10 @@ class NumberHistory(ManyHistory):
         """Whether there are ten records with different labels."""
         labels = self._records["label"][self._records["seen"] > 0]
         return bool(labels.size >= 2 * FOLDS and np.ptp(labels) > 0.0)
+
+    @property
+    def classes(self) -> None:
+        """None: they are numbers."""
 
     def _as_kept(self, predictions: Floats) -> Floats:
         return predictions[:, :1]

@@ -88,6 +88,17 @@ class PartnerFeatures:
             )
         return found
 
+    def columns(self, rows: Rows) -> Columns:
+        """Return the features of these rows, ``(n,)``."""
+        return self._columns.rows(torch.from_numpy(rows))
+
+    def component(self, rows: Rows, *, seed: int) -> Floats:
+        """Return where these rows are on the first principal component of all, ``(n,)``; zeros if there is none."""
+        from splitvfl.leakage.own_columns import first_component
+
+        place = first_component(self._columns, self._columns.count, seed=seed)
+        return np.zeros(rows.size) if place is None else place(self.columns(rows))
+
     def predictions(self, rows: Rows, truth: Floats, classes: int | None, *, seed: int) -> OutOfFold:
         """Return what two models of the features predict of these records out of fold.
 
@@ -106,7 +117,7 @@ class PartnerFeatures:
         kept = self._last
         if kept is not None and kept[0] == seed and np.array_equal(kept[1], rows) and np.array_equal(kept[2], truth):
             return kept[3]
-        used = self._columns.rows(torch.from_numpy(rows))
+        used = self.columns(rows)
         if classes == 2:
             names = truth.astype(np.int64)
             auc = own_columns.of_these(used, names, seed=seed).auc

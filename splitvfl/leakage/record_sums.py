@@ -135,6 +135,16 @@ class RecordSums(ABC):
         chosen = self._met()
         return self._sums(chosen), self._labels(chosen)
 
+    def of(self, ids: Ids) -> Floats:
+        """Return the sums of these records, ``(n,)``; those of records that were never scored are in the middle."""
+        self._settle()
+        slots = self._records.find(ids)
+        scored = slots >= 0
+        scored[scored] = self._records["count"][slots[scored]] > 0
+        found = np.zeros(ids.size)
+        found[scored] = self._records["total"][slots[scored]]
+        return in_the_middle(found, scored)
+
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and numbers, fit for a checkpoint."""
         self._settle()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ import scipy
 import torch
 from torch import Tensor
 
+from splitvfl.data.columns import Columns
 from splitvfl.errors import DataError
 from splitvfl.leakage.label_ratios import Flags, Floats, Messages, of_records
 from splitvfl.leakage.partner_features import PartnerFeatures
@@ -68,6 +69,26 @@ class RunLeak:
     def includes_features(self) -> bool:
         """Whether the partner's features are in it."""
         return not math.isnan(self.baseline)
+
+
+class Sample(NamedTuple):
+    """Records that are drawn, none of them a canary, and what is known of each; one row for each in all.
+
+    Attributes:
+        ids: ``(n,)``.
+        labels: ``(n,)``.
+        predicted: The last prediction, ``(n, 1)``, or ``(n, k)`` of k classes.
+        told: The mean of what the auditor found in a message, ``(n, a)``.
+        features: The partner's.
+        component: Where it is on their first principal component, ``(n,)``.
+    """
+
+    ids: Ids
+    labels: npt.NDArray[Any]
+    predicted: Floats
+    told: Floats
+    features: Columns
+    component: Floats
 
 
 class RunHistory(ABC):
@@ -153,17 +174,45 @@ class RunHistory(ABC):
         predicted = predictions.detach().reshape(len(slots), -1).cpu().double().numpy()[known]
         return self._judge_some(slots[known], truth, self._as_kept(predicted), seed)
 
+    def sample(self, *, seed: int = 0) -> Sample | None:
+        """Return records that are drawn with the seed, as :meth:`judge` draws them; ``None`` without their features."""
+        if self.features is None:
+            return None
+        seen = np.flatnonzero(self._records["seen"] > 0)
+        slots, labels, predicted, rows = self._some(seen, self._records["label"][seen], self._last(seen), seed)
+        assert rows is not None
+        return Sample(
+            self._records.ids(slots),
+            labels,
+            predicted.reshape(labels.size, -1),
+            self._told(slots),
+            self.features.columns(rows),
+            self.features.component(rows, seed=seed),
+        )
+
     def _judge_some(self, slots: Slots, labels: npt.NDArray[Any], predicted: Floats, seed: int) -> RunLeak:
-        """Judge records that are drawn from these, in the order of the features."""
+        return self._judge(*self._some(slots, labels, predicted, seed), seed)
+
+    def _some(
+        self, slots: Slots, labels: npt.NDArray[Any], predicted: Floats, seed: int
+    ) -> tuple[Slots, npt.NDArray[Any], Floats, npt.NDArray[np.int64] | None]:
+        """Return records that are drawn from these, in the order of the features, and the rows of these if known."""
         rows = None
         if self.features is not None:
             rows = self.features.rows(self._records.ids(slots))
             order = np.argsort(rows)
             slots, labels, predicted, rows = slots[order], labels[order], predicted[order], rows[order]
         chosen = self._drawn(labels, seed)
-        if rows is not None:
-            rows = rows[chosen]
-        return self._judge(slots[chosen], labels[chosen], predicted[chosen], rows, seed)
+        return slots[chosen], labels[chosen], predicted[chosen], None if rows is None else rows[chosen]
+
+    @property
+    @abstractmethod
+    def classes(self) -> int | None:
+        """Number of classes of the labels; ``None`` for numbers."""
+
+    @abstractmethod
+    def _told(self, slots: Slots, /) -> Floats:
+        """Return the mean of what messages told of each record, ``(n, a)``."""
 
     @abstractmethod
     def _last(self, slots: Slots, /) -> Floats:
@@ -252,6 +301,15 @@ class BinaryHistory(RunHistory):
         """Whether there are five records of each class."""
         seen, label = self._records["seen"] > 0, self._records["label"] == 1
         return bool(min(np.count_nonzero(seen & label), np.count_nonzero(seen & ~label)) >= FOLDS)
+
+    @property
+    def classes(self) -> int:
+        """Two."""
+        return 2
+
+    def _told(self, slots: Slots) -> Floats:
+        found: Floats = (self._records["shift"][slots] / self._records["seen"][slots])[:, None]
+        return found
 
     def _last(self, slots: Slots) -> Floats:
         return self._records["logit"][slots]

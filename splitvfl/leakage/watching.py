@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from splitvfl.hooks import note_of, reads_messages, unused
+from splitvfl.hooks import needs_of, note_of, reads_messages, unused
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_reading import ColumnReader
+from splitvfl.leakage.in_general import InGeneral, KnowledgeGain, LabelFreeAttack
 from splitvfl.leakage.judging import Leak, ScoreKeeper, worst_of
 from splitvfl.leakage.keeping import Keeper
 from splitvfl.leakage.label_leak import LabelLeak
 from splitvfl.leakage.leak_summary import LeakSummary, nanmax
 from splitvfl.leakage.leaks import Leaks
 from splitvfl.leakage.message_audit import MessageAudit
+from splitvfl.leakage.side_knowledge import GRANTED
 
 # Up to here an accumulated AUC takes a few milliseconds; above, it is computed at the end of each epoch only.
 _CHEAP_RECORDS = 20_000
@@ -83,6 +85,30 @@ class Watch:
         """
         blind = {name for name, leak in self.leaks[party].items() if not reads_messages(leak.attack)}
         return worst_of(keeper for name, keeper in self.keepers(party).items() if name not in blind)
+
+    def knowledge_gain(self, party: str) -> KnowledgeGain | None:
+        """Return what one party has learned of labels in general; ``None`` where that is not known."""
+        found = self._in_general(party)
+        return None if found is None else found.gain
+
+    def label_free(self, party: str) -> LabelFreeAttack | None:
+        """Return the attack on one party's messages that shows most of single labels and needs none.
+
+        ``None`` without any, where the party's features are not known, and of other than two classes.
+        """
+        found = self._in_general(party)
+        if found is None:
+            return None
+        scores = {}
+        for name, leak in self.leaks[party].items():
+            without_labels = reads_messages(leak.attack) and not needs_of(leak.attack) & GRANTED
+            if without_labels and isinstance(leak.keeper, ScoreKeeper):
+                leak.revise()
+                scores[name] = leak.keeper.scores_of(found.ids)
+        return found.label_free(scores)
+
+    def _in_general(self, party: str) -> InGeneral | None:
+        return self.audits[party].in_general if party in self.audits else None
 
     @property
     def worst_canaries(self) -> CanaryLeak | None:

@@ -79,6 +79,27 @@ class Loss(ABC):
         """
         return self.measure(scores[:, None], labels) if link_of(self) == "identity" else None
 
+    def weighs_classes(self, classes: int, *, outputs: int, device: torch.device) -> bool:
+        """Return whether it weighs records by their class, by numbers of its own or by how many a batch has of each.
+
+        At outputs of 0 no class is likelier, so that gradients of all records have one length unless classes have
+        weights.
+
+        Args:
+            classes: Number of classes.
+            outputs: Width of the top model's output.
+            device: Where it computes.
+
+        >>> Logistic().weighs_classes(2, outputs=1, device=torch.device("cpu"))
+        False
+        """
+        labels = torch.tensor([0, *range(classes)], device=device)  # one class is commoner
+        with torch.enable_grad():
+            zero = torch.zeros(len(labels), outputs, device=device, requires_grad=True)
+            (rows,) = torch.autograd.grad(self(zero, labels.float() if outputs == 1 else labels), zero)
+        lengths = torch.linalg.vector_norm(rows.double(), dim=1)
+        return not bool(torch.isclose(lengths, lengths[0], rtol=1e-4, atol=0.0).all())
+
 
 def link_of(loss: Loss) -> Link | None:
     """Return what a loss's scores make of outputs; ``None`` where that is not known, or none of these."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
-from splitvfl.claims import ROW_CLAIMS, Guarantee, PureDP, claims_of, guarantee_of, not_applying, tightest
+from splitvfl.claims import ROW_CLAIMS, Guarantee, PureDP, auc_of_mu, claims_of, guarantee_of, not_applying, tightest
 from splitvfl.cut.chain import DefenseChain
 from splitvfl.cut.layer import check_top, refuse_batch_mixing
 from splitvfl.errors import ConfigError, PrivacyError
@@ -17,6 +17,9 @@ from splitvfl.learning.sampled import sampled_layers
 from splitvfl.party.own_part import OwnPart
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
 from splitvfl.party.scorer import Scorer
+
+if TYPE_CHECKING:
+    from splitvfl.privacy.accounting import PrivacyBudget
 
 
 def attach_defense(
@@ -258,7 +261,14 @@ def promised_in_short(parties: Iterable[Party], *, epochs: int, own_part: OwnPar
     return list(dict.fromkeys(said))
 
 
-def label_guarantee(party: ActiveParty, partner: str, *, epochs: int, own_part: OwnPart = "exact") -> Guarantee | None:
+def label_guarantee(
+    party: ActiveParty,
+    partner: str,
+    *,
+    epochs: int,
+    own_part: OwnPart = "exact",
+    account: PrivacyBudget | None = None,
+) -> Guarantee | None:
     """Return the tightest guarantee of a record's label towards one partner; ``None`` without any.
 
     Args:
@@ -266,6 +276,7 @@ def label_guarantee(party: ActiveParty, partner: str, *, epochs: int, own_part: 
         partner: Who receives the messages.
         epochs: How often each record is used.
         own_part: What its own weights learn from, as the exchange says.
+        account: What the run spends of calculated noise; ``None``: there is none.
     """
     void = tuple(release.name for release in party.label_releases)
     gradient = party.cuts[partner].gradient
@@ -276,7 +287,17 @@ def label_guarantee(party: ActiveParty, partner: str, *, epochs: int, own_part: 
         for name, total in label_promises_of_run(party, epochs, own_part=own_part)
         if isinstance(total, PureDP) and name in here
     ]
+    if account is not None:
+        found += _accounted(account, party.name, void)
     return tightest(*found)
+
+
+def _accounted(account: PrivacyBudget, owner: str, void: tuple[str, ...]) -> Iterator[Guarantee]:
+    """Yield what the account of calculated noise guarantees of a label: nothing where it counts other releases too."""
+    loss = account.loss(owner, relation="label")
+    if loss is not None and not (loss.pure or loss.laplace or loss.distance):
+        # What noise of the other label could not have led to tells everything.
+        yield Guarantee(min(1.0, auc_of_mu(loss.mu) + loss.unmatched), "run", "calculated noise", void)
 
 
 def label_promises_of_run(

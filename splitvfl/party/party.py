@@ -785,8 +785,19 @@ class ActiveParty(Party):
     @property
     def label_releases(self) -> tuple[LabelRelease, ...]:
         """What partners see beside messages that is made from labels: each voids a guarantee for the whole run."""
-        stops = self.patience is not None
-        return releases_of(early_stopping=stops, selected_by_label=self.data.selected_by_label)
+        return releases_of(
+            early_stopping=self.patience is not None,
+            selected_by_label=self.data.selected_by_label,
+            stratified=self.data.seems_stratified,
+            class_weights=self._weighs_classes(),
+        )
+
+    def _weighs_classes(self) -> bool:
+        """Return whether the loss that trains what sends weighs classes differently."""
+        task = self.task
+        if task.classes is None or self.labels.with_own_loss is not None:
+            return False
+        return task.loss.weighs_classes(task.classes, outputs=task.outputs, device=self.device)
 
     def connect(self, passive: str) -> CutLayer:
         """Return a new cut layer towards a passive party."""

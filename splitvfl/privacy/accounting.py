@@ -509,6 +509,22 @@ class PrivacyBudget:
         """Return what it will be when the plan is done, arguments as :meth:`spent`."""
         return self._of((sender,), to, relation, group, np.maximum(self._sends, 1))
 
+    def loss(self, sender: str, *, relation: Own = "row") -> PrivacyLoss | None:
+        """Return the privacy loss towards all who receive something of a sender: of the steps begun, else planned.
+
+        Args:
+            sender: Whose row, or label.
+            relation: ``"row"`` or ``"label"``.
+
+        Returns:
+            ``None`` if nothing is sent that protects it.
+        """
+        if sender not in self._senders(relation):
+            return None
+        return self._loss(
+            (sender,), None, relation, self._sends[: self.begun] if self.begun else self._sends[: self.last_step] + 1
+        )
+
     def outsider(self, *, group: int = 1, planned: bool = False) -> Spent:
         """Return what somebody learns of a record, changed at every party, who reads all messages.
 

@@ -278,6 +278,17 @@ class Solvable:
         return self.exact and self.solves == "labels" and self.labels == "true" and self.records > 0
 
     @property
+    def prevented_by(self) -> tuple[str, ...]:
+        """The smallest changes of settings that each prevent it; none: no batch size does."""
+        size, epochs = self.batch_size_needed, self.epochs_allowed
+        found = []
+        if size is not None:
+            found.append(f"train.batch_size: {size}{' (all)' if size == self.of else ''}")
+        if epochs is not None and epochs < self.planned_epochs:
+            found.append(f"train.epochs: {epochs}")
+        return tuple(found)
+
+    @property
     def leak_auc(self) -> float:
         """Leak AUC that it gives at least, the other records guessed: ``1 − (1 − share)² / 2``; 0.5 unless exact.
 
@@ -374,15 +385,9 @@ class Solvable:
             )
         if self.computation == "sparse residues":
             return "To prevent it, use more records than it has features: larger batches, or a larger exchange.share."
-        found = []
-        if self.batch_size_needed is not None:
-            everything = " (all)" if self.batch_size_needed == self.of else ""
-            found.append(f"train.batch_size: {self.batch_size_needed}{everything}")
-        if self.epochs_allowed is not None and self.epochs_allowed < self.planned_epochs:
-            found.append(f"train.epochs: {self.epochs_allowed}")
+        found = " or ".join(self.prevented_by)
         changed = (
-            f"To prevent it, set {' or '.join(found)}. The sums still teach the partner a model of labels from its "
-            "features."
+            f"To prevent it, set {found}. The sums still teach the partner a model of labels from its features."
             if found
             else "No batch size prevents it."
         )

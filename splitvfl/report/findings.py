@@ -166,10 +166,12 @@ def label_notes(runs: Sequence[RunSummary]) -> list[str]:
     counts = sorted({run.canaries.count for run in runs if run.canaries is not None})
     if counts:
         many = " or ".join(f"{count:,}" for count in counts)
-        notes.append(
-            f"Beyond the prediction is the auditor's AUC among {many} canaries, with a 95 % interval; the test figure "
-            "is that of a model trained on their coin tosses too."
+        cost = (
+            "they are an audit twin's, and the test figure is that of a model without canaries."
+            if all(run.has_twin for run in runs if run.canaries is not None)
+            else "the test figure is that of a model trained on their coin tosses too."
         )
+        notes.append(f"Beyond the prediction is the auditor's AUC among {many} canaries, with a 95 % interval; {cost}")
     if any(
         run.canaries is None and party.label_leak.beyond is not None for run in runs for party in run.parties.values()
     ):

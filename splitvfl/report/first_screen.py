@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from splitvfl.leakage.in_general import KnowledgeGain
 from splitvfl.report.summary import OwnModelResult, RunSummary
 from splitvfl.report.verdict import Excess, State, Verdict
 
@@ -71,11 +72,11 @@ def _of_labels(name: str, verdict: Verdict) -> list[tuple[str, Text]]:
     rows = [("verdict", said)]
     if verdict.decided_by:
         rows.append(("", Text(f"decided by: {verdict.decided_by}")))
+    if verdict.prevented_by:
+        rows.append(("", Text(f"prevented by: {verdict.prevented_by}")))
     rows += [("guarantee", _guarantee(verdict)), ("excess", _excess(verdict))]
     if verdict.knowledge_gain is not None:
-        gain = verdict.knowledge_gain
-        words = f"{name} now predicts labels without knowing one" if gain.significant else "nothing new"
-        rows.append(("in general", _line(f"{gain.before:.2f} → {gain.after:.2f}", words)))
+        rows.append(("in general", _in_general(name, verdict.knowledge_gain)))
     if verdict.total is not None:
         what = (
             f"messages + {name}'s own features + predictions"
@@ -106,7 +107,8 @@ def _excess(verdict: Verdict) -> Text:
     found = verdict.excess
     if found is None:
         return Text("cannot be measured in this protocol" if verdict.row == "one-way" else _NOT_MEASURED)
-    interval = f"95 % CI {found.low:.2f}–{found.high:.2f}, {found.canaries:,} canaries"
+    twin = " of the audit twin" if found.twin else ""
+    interval = f"95 % CI {found.low:.2f}–{found.high:.2f}, {found.canaries:,} canaries{twin}"
     return _line(f"{found.value:.2f}", f"{interval}{_beside(verdict, found)}")
 
 
@@ -115,6 +117,14 @@ def _beside(verdict: Verdict, found: Excess) -> str:
     if bound is None or not bound.of_run or verdict.row != "guarantee":
         return ""
     return f": consistent with {bound.auc:.2f}" if found.above(bound.auc) < 2.0 else f": higher than {bound.auc:.2f}"
+
+
+def _in_general(name: str, gain: KnowledgeGain) -> Text:
+    if gain.nothing_came:
+        return Text("nothing new")
+    model = "" if gain.model is None else f" (model: {gain.model:.2f})"
+    words = f"{name} now predicts labels without knowing one{model}" if gain.significant else "nothing new"
+    return _line(f"{gain.before:.2f} → {gain.after:.2f}", words)
 
 
 def _baseline(name: str, verdict: Verdict) -> Text:

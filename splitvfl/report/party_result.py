@@ -11,6 +11,7 @@ from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.features import FeatureLeak, feature_notes
+from splitvfl.leakage.in_general import KnowledgeGain, LabelFreeAttack
 from splitvfl.leakage.label_leak import LabelLeak
 from splitvfl.leakage.leak_summary import LeakSummary, largest
 from splitvfl.leakage.message_audit import MessageAudit
@@ -46,6 +47,8 @@ class PartyResult:
         worst_canaries: The largest canary AUC of the auditor's attacks, with an interval for all of them at once.
         excess: The largest canary AUC of all attacks on messages, the auditor's among them, likewise.
         guarantee: The tightest guarantee of a record's label towards it; ``None``: none.
+        knowledge_gain: What it has learned of labels in general; ``None`` where that is not known.
+        label_free: The attack on messages that shows most of single labels and needs none; ``None`` likewise.
     """
 
     attacks: dict[str, LeakSummary]
@@ -68,6 +71,8 @@ class PartyResult:
     readings: list[ColumnReading] = field(default_factory=list)
     excess: CanaryLeak | None = None
     guarantee: Guarantee | None = None
+    knowledge_gain: KnowledgeGain | None = None
+    label_free: LabelFreeAttack | None = None
 
     @property
     def feature_notes(self) -> list[str]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from splitvfl.config.registry import built_in
 from splitvfl.errors import ArgumentError, CheckpointError
@@ -29,6 +29,9 @@ from splitvfl.report.verdict import PartyVerdict
 from splitvfl.report.verdicts import RunFacts, party_verdict
 from splitvfl.run.replacement import how_to_go_on
 from splitvfl.system.untrusted_files import UntrustedFile, refuse_links, write_json
+
+if TYPE_CHECKING:
+    from splitvfl.leakage.watching import Watch
 
 FILE_NAME = "summary.json"
 GOAL = 0.6
@@ -183,7 +186,8 @@ class RunSummary:
         private_top: Whether a second top, which sends nothing, predicts.
         canaries: The leak beyond prediction: the largest canary AUC of the auditor's attacks at any party, raw, with a
             95 % interval for all of them at once; ``None`` without canaries. With ``positives + negatives`` records on
-            coin tosses, the test figure is that of a model that was trained on them too.
+            coin tosses, the test figure is that of a model that was trained on them too, unless they are an audit
+            twin's.
         goal: Leak AUC below which it is protected, or below which nothing is told that a partner's own columns do not.
         alone: Test figure of the label owner's own model, as :attr:`own_model` has it; in older summaries an AUC, of
             the better of two models on test records. ``None`` where it has no columns, or nobody measured it.
@@ -326,6 +330,25 @@ class RunSummary:
         return {name: party_verdict(name, party, facts) for name, party in self.parties.items()}
 
     @property
+    def has_twin(self) -> bool:
+        """Whether its excess leakage was measured on an audit twin."""
+        return self.canaries is not None and self.canaries.twin
+
+    def with_twin(self, twin: Watch) -> RunSummary:
+        """Return the same with what was measured on the canaries of its audit twin."""
+
+        def own(party: str) -> dict[str, Any]:
+            audit = twin.audits.get(party)
+            return {
+                "canaries": {name: _of_twin(leak) for name, leak in twin.canaries(party).items()},
+                "worst_canaries": None if audit is None else _of_twin(audit.canaries),
+                "excess": _of_twin(twin.excess(party)),
+            }
+
+        parties = {name: replace(party, **own(name)) for name, party in self.parties.items()}
+        return replace(self, parties=parties, canaries=_of_twin(twin.worst_canaries))
+
+    @property
     def deciding(self) -> float | None:
         """The figure that decides whether it is below the goal; ``None`` if it was not judged.
 
@@ -385,9 +408,16 @@ class RunSummary:
         There it holds the errors of answering means, and so the means of that party's own columns. The verdict stands
         in it for other programs; where the file is read here, its figures are judged anew.
         """
-        shown = self if self.provenance is None else replace(self, provenance=replace(self.provenance, same_data=""))
+        own = [note for note in self.notes if note not in self.released]  # those are of other files in the folder
+        shown = replace(self, notes=own, released=[])
+        if self.provenance is not None:
+            shown = replace(shown, provenance=replace(self.provenance, same_data=""))
         said = written(shown, shown.verdict)
         write_json(folder / FILE_NAME, said, end=b"", mode=0o600 if self.own_columns else 0o666)
+
+
+def _of_twin(leak: CanaryLeak | None) -> CanaryLeak | None:
+    return None if leak is None else replace(leak, twin=True)
 
 
 def read_summary(folder: Path) -> RunSummary:

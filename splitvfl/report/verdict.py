@@ -24,6 +24,7 @@ from typing import Final, Literal
 
 from splitvfl.claims import Guarantee
 from splitvfl.errors import ArgumentError
+from splitvfl.leakage.in_general import KnowledgeGain, LabelFreeAttack
 
 State = Literal["no-label-dependent-message", "below-goal", "above-goal", "inconclusive", "not-measured"]
 """What is concluded. ``"not-measured"`` is of features only; of labels that is inconclusive, with what would decide."""
@@ -52,10 +53,8 @@ CONTRADICT: Final = 4.4
 POWER: Final = 0.9
 """How often the number of canaries that is named would decide, if the excess is what was measured."""
 
-MATCHED_MARGIN: Final = 0.10
-SMALL_MATCHED_MARGIN: Final = 0.36
-MANY_RECORDS: Final = 1_000
-"""What an attack must still reach above the goal between records of equal prediction: more on few records."""
+NEEDS_CANARIES: Final = "an audit twin (--audit-twin); over a network canaries (audit.canaries)"
+"""What would decide where nothing was measured."""
 
 HIGHEST_GOAL: Final = 1.0 - 1e-9
 """A goal of 1 is met by everything but a sure recovery of every label."""
@@ -75,6 +74,7 @@ class Excess:
         high: Upper end.
         canaries: How many.
         figures: Of how many figures it is the largest, for which the interval holds at once.
+        twin: Whether it was measured on an audit twin.
     """
 
     value: float
@@ -82,6 +82,7 @@ class Excess:
     high: float
     canaries: int
     figures: int = 3
+    twin: bool = False
 
     def __post_init__(self) -> None:
         for name in ("value", "low", "high"):
@@ -121,37 +122,6 @@ class Excess:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelFreeAttack:
-    """The attack without labels that says most where no canaries were trained on.
-
-    Attributes:
-        name: Its name.
-        auc: Its leak AUC.
-        low: Lower end of its 95 % confidence interval.
-        beats_baseline: Whether it is significantly better than the partner alone without labels, on the same records.
-        beats_general: Likewise than what the partner knows of labels in general.
-        beats_prediction: Likewise than the model's prediction.
-        matched: Its AUC between records of equal prediction and equal knowledge of labels in general.
-        records: How many records that is of.
-    """
-
-    name: str
-    auc: float
-    low: float
-    beats_baseline: bool
-    beats_general: bool
-    beats_prediction: bool
-    matched: float
-    records: int
-
-    def decides(self, goal: float) -> bool:
-        """Return whether it shows, without canaries, that single labels leak above a goal."""
-        margin = MATCHED_MARGIN if self.records >= MANY_RECORDS else SMALL_MATCHED_MARGIN
-        beats = self.beats_baseline and self.beats_general and self.beats_prediction
-        return beats and self.low > goal and self.matched > goal + margin
-
-
-@dataclass(frozen=True, slots=True)
 class LabelEvidence:
     """All that bears on whether one partner learns individual labels.
 
@@ -160,6 +130,7 @@ class LabelEvidence:
         releases: What else the partner sees that is made from labels, by name.
         guarantee: The tightest theorem that is known; ``None``: none.
         solvable: Why shapes allow to solve for the true labels; empty where they do not.
+        prevented_by: The smallest change that prevents it.
         excess: What was measured among canaries; ``None`` without any.
         label_free: The attack that decides where there are no canaries; ``None`` without one.
         measurable: Whether messages about single records come back, in which canaries could be looked for.
@@ -169,6 +140,7 @@ class LabelEvidence:
     releases: tuple[str, ...] = ()
     guarantee: Guarantee | None = None
     solvable: str = ""
+    prevented_by: str = ""
     excess: Excess | None = None
     label_free: LabelFreeAttack | None = None
     measurable: bool = True
@@ -201,28 +173,6 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
-class KnowledgeGain:
-    """Labels in general: what the partner predicts of people of whom it never got a message.
-
-    Attributes:
-        before: AUC of its label-free baseline.
-        after: AUC of the model of its own features that messages alone taught, on records whose messages were left out.
-        low: Lower end of the paired 95 % confidence interval of the difference.
-        high: Upper end.
-    """
-
-    before: float
-    after: float
-    low: float
-    high: float
-
-    @property
-    def significant(self) -> bool:
-        """Whether something was learned, with 95 % confidence."""
-        return self.low > 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Verdict:
     """What is concluded, with the figures that stand beside it.
 
@@ -231,6 +181,7 @@ class Verdict:
         row: The row of the table that decided.
         reason: Its ground, as a clause without a full stop.
         decided_by: What would decide it; empty where it is decided.
+        prevented_by: The smallest change that prevents it, where it is known before the first step; else empty.
         guarantee: The tightest guarantee; ``None``: none.
         excess: What messages add beyond the model's prediction; ``None``: not measured.
         total: Total leakage; ``None``: not measured.
@@ -242,6 +193,7 @@ class Verdict:
     row: str
     reason: str
     decided_by: str = ""
+    prevented_by: str = ""
     guarantee: Guarantee | None = None
     excess: Excess | None = None
     total: Total | None = None
@@ -314,7 +266,7 @@ def _by_table(evidence: LabelEvidence, goal: float) -> Verdict:
         if found is not None:
             return found
     if evidence.solvable:
-        return Verdict("above-goal", "solvable", evidence.solvable)
+        return Verdict("above-goal", "solvable", evidence.solvable, prevented_by=evidence.prevented_by)
     if evidence.excess is not None:
         return _by_excess(evidence.excess, goal)
     attack = evidence.label_free
@@ -327,7 +279,7 @@ def _by_table(evidence: LabelEvidence, goal: float) -> Verdict:
         )
     if not evidence.measurable:
         return Verdict("inconclusive", "undecided", "the excess cannot be measured in this protocol", "a guarantee")
-    return Verdict("inconclusive", "undecided", "not measured", "canaries (audit.canaries)")
+    return Verdict("inconclusive", "undecided", "not measured", NEEDS_CANARIES)
 
 
 def _against_bound(bound: Guarantee, excess: Excess | None, goal: float) -> Verdict | None:
@@ -355,7 +307,8 @@ def _measured(distance: float, excess: Excess | None) -> str:
 
 def _by_excess(excess: Excess, goal: float) -> Verdict:
     interval = f"95 % CI {excess.low:.2f}–{excess.high:.2f}"
-    found = f"excess {excess.value:.2f} ({interval}, {excess.canaries:,} canaries), goal {goal:.2f}"
+    where = " of the audit twin" if excess.twin else ""
+    found = f"excess {excess.value:.2f} ({interval}, {excess.canaries:,} canaries{where}), goal {goal:.2f}"
     if excess.low > goal:
         return Verdict("above-goal", "excess-above", found)
     if excess.high <= goal:

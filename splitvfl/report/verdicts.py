@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from splitvfl.leakage.column_figures import ColumnReading
+from splitvfl.leakage.in_general import KnowledgeGain
 from splitvfl.privacy import Solvable, SolvableColumn
 from splitvfl.report.party_result import PartyResult
 from splitvfl.report.verdict import (
@@ -59,12 +60,15 @@ def party_verdict(name: str, party: PartyResult, run: RunFacts) -> PartyVerdict:
     Raises:
         ArgumentError: If the goal or a figure is out of its range.
     """
+    solvable = _solvable(run.solvable, name)
     evidence = LabelEvidence(
         one_way=run.one_way,
         releases=tuple(run.releases),
         guarantee=party.guarantee,
-        solvable=_solvable(run.solvable, name),
+        solvable="" if solvable is None else _how(solvable),
+        prevented_by="" if solvable is None else _prevented_by(solvable),
         excess=_excess(party),
+        label_free=party.label_free,
         measurable=run.measurable,
     )
     labels = _of_labels(evidence, party, run.goal) if run.of_labels else None
@@ -79,29 +83,43 @@ def _of_labels(evidence: LabelEvidence, party: PartyResult, goal: float) -> Verd
         goal=min(goal, HIGHEST_GOAL),
         total=None if leak.total is None else Total(leak.total, leak.includes_features),
         baseline=Baseline(party.first_component_auc, party.own_columns_auc) if known else None,
+        knowledge_gain=_gain(evidence, party),
     )
+
+
+def _gain(evidence: LabelEvidence, party: PartyResult) -> KnowledgeGain | None:
+    """Return what the partner has learned of labels in general: nothing where nothing that it sees is made of them."""
+    alone = party.first_component_auc
+    if evidence.one_way and not evidence.releases and alone is not None:
+        return KnowledgeGain.without_messages(alone)
+    return party.knowledge_gain
 
 
 def _excess(party: PartyResult) -> Excess | None:
     found = party.excess or party.worst_canaries  # summaries of before have that of the auditor only
     if found is None:
         return None
-    return Excess(found.auc, low=found.low, high=found.high, canaries=found.count, figures=found.figures)
+    return Excess(
+        found.auc, low=found.low, high=found.high, canaries=found.count, figures=found.figures, twin=found.twin
+    )
 
 
-def _solvable(found: Sequence[Solvable], name: str) -> str:
-    """Return why a partner can solve for true labels, known before the first step; empty where it cannot."""
+def _solvable(found: Sequence[Solvable], name: str) -> Solvable | None:
+    """Return by what a partner solves for most true labels, known before the first step; ``None``: for none."""
     solved = [one for one in found if one.partner == name and one.reveals_labels]
-    if not solved:
-        return ""
-    return _how(max(solved, key=lambda one: one.records))
+    return max(solved, key=lambda one: one.records, default=None)
 
 
 def _how(one: Solvable) -> str:
     whose = "every label" if one.records >= one.of else f"{one.records:,} of {one.of:,} labels"
     if one.computation == "batch equations":
-        return f"batch of {one.batch_size:,} records ≤ {one.features:,} features: {one.partner} solves {whose}"
+        batch = "last batch" if one.records_in_last else "batch"
+        return f"{batch} of {one.batch_size:,} records ≤ {one.features:,} features: {one.partner} solves {whose}"
     return f"{one.computation}: {one.partner} solves {whose}"
+
+
+def _prevented_by(one: Solvable) -> str:
+    return " or ".join(one.prevented_by) or "randomised labels, or one-way training: no batch size does"
 
 
 # --- features

@@ -19,6 +19,7 @@ from splitvfl.app.experiment import Experiment, Workbench
 from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.records import load_data
 from splitvfl.app.trainer import Trainer
+from splitvfl.claims import auc_of_mu
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data.columns import VerticalData
 from splitvfl.defenses import AsymmetricResponse, GaussianIR, Rounding
@@ -147,6 +148,13 @@ def test_hdp_noise_and_its_run_are_those_of_the_file(
     for mine, theirs in zip(weights_of(by_hand), weights_of(by_file), strict=True):
         assert torch.equal(mine, theirs)
     assert by_hand.spent() == by_file.spent() != []
+    assert by_hand.account is not None
+    mu = by_hand.account.spent(by_hand.active.name, relation="label").mu
+    for verdict in by_hand.verdict.values():
+        assert verdict.labels is not None
+        assert verdict.labels.guarantee is not None
+        assert verdict.labels.guarantee.of_run
+        assert verdict.labels.guarantee.auc == pytest.approx(min(1.0, auc_of_mu(mu)), abs=1e-6)
     for party in (by_hand.active, *by_hand.passives.values()):
         norm = torch.cat([weight.flatten() for weight in party.module.parameters()]).double().norm()
         assert norm <= settings.get("radius", 1.0) + 1e-9

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,16 +13,23 @@ from splitvfl.app.checking import check_party
 from splitvfl.app.deployment import Deployment
 from splitvfl.app.experiment import Experiment, Workbench, run_experiment
 from splitvfl.app.records import load_data
-from splitvfl.app.solving import refuse_solvable
+from splitvfl.app.solving import refuse_solvable, solvable_in_python
+from splitvfl.app.trainer import Trainer
 from splitvfl.cli import main
-from splitvfl.config.sections import parse_config
+from splitvfl.config.sections import ExperimentConfig, parse_config
+from splitvfl.defenses import AsymmetricResponse, Isotropic
 from splitvfl.errors import SolvableError
+from splitvfl.exchange.base import Exchange
+from splitvfl.hooks import Defense
+from splitvfl.learning.optimizers import sgd
+from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy import Solvable, laplace_label_success
 from splitvfl.report.brief import two_lines
 from splitvfl.report.findings import verdict
 from splitvfl.report.report import write_report
 from splitvfl.report.rows import group_runs
 from splitvfl.report.summary import read_summary
+from splitvfl.report.verdict import Verdict
 from splitvfl.run.training import Status
 from tests.summaries import opened
 
@@ -37,8 +46,8 @@ attacks: [residue-solving]
 """
 
 
-def foreseen(*changes: str) -> tuple[list[Solvable], list[str]]:
-    config = parse_config(TEXT, source="solving.yaml", overrides=changes)
+def foreseen(*changes: str, text: str = TEXT) -> tuple[list[Solvable], list[str]]:
+    config = parse_config(text, source="solving.yaml", overrides=changes)
     experiment = Experiment(config, Workbench(load_data(config), {}))
     trainer = experiment.trainer()
     return experiment.solving(trainer, experiment.horizons(trainer)[0])
@@ -231,6 +240,62 @@ def test_check_of_one_partys_file_says_what_it_names(columns: list[str], known: 
     lines.clear()
     assert check_party(config, "lab", tmp_path / "run", connect_s=None, tell=lines.append) == []
     assert not [line for line in lines if "solve for" in line]
+
+
+# --- a trainer in Python
+
+
+def by_hand(config: ExperimentConfig, exchange: Exchange, *defenses: Defense, rate: float = 0.05) -> Trainer:
+    """Return the parties of an experiment's file with its first weights, put together by hand."""
+    made = Experiment(config, Workbench(load_data(config), {})).trainer()
+    step: Any = partial(sgd, lr=rate)
+    active = ActiveParty(made.active.data, made.active.top, optimizer=step, task=made.active.task)
+    passives = {name: PassiveParty(party.data, party.bottom, optimizer=step) for name, party in made.passives.items()}
+    return Trainer(
+        active, passives, exchange=exchange, defenses=defenses, batch_size=config.train.batch_size, audit=False
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (),
+        ("train.batch_size=228",),
+        ("train.batch_size=29", "train.epochs=9"),
+        ("model.init=zero", "exchange.approximation=taylor", "train.batch_size=48"),
+        ("exchange.approximation=taylor",),
+        ("exchange.approximation=piecewise",),
+        (
+            "parties.clinic.columns=[]",
+            "parties.lab.columns=rest",
+            "model.intercept=false",
+            "train.batch_size=40",
+            "train.epochs=9",
+        ),
+    ],
+)
+def test_a_trainer_in_python_foresees_what_an_experiment_does(changes: tuple[str, ...]) -> None:
+    alone = "parties.clinic.columns=[]" in changes  # then the partner knows all logits
+    text = TEXT.replace('  shop: {role: passive, columns: ["worst *"]}\n', "") if alone else TEXT
+    config = parse_config(text, source="solving.yaml", overrides=changes)
+    exchange = config.exchange.make(rows=config.train.batch_size)
+    assert solvable_in_python(by_hand(config, exchange), config.train.epochs) == foreseen(*changes, text=text)[0]
+
+
+def test_its_verdict_is_above_the_goal_where_labels_can_be_solved_for() -> None:
+    config = parse_config(TEXT, source="solving.yaml", overrides=["attacks=[]"])
+
+    def of_lab(*defenses: Defense) -> Verdict:
+        trainer = by_hand(config, config.exchange.make(rows=8), *defenses)
+        trainer.fit(1)
+        found = trainer.verdict["lab"].labels
+        assert found is not None
+        return found
+
+    assert (of_lab().state, of_lab().row) == ("above-goal", "solvable")
+    assert of_lab().prevented_by.startswith("train.batch_size: ")
+    assert of_lab(AsymmetricResponse(detection_error=0.4)).row == "guarantee"
+    assert of_lab(Isotropic(ratio=1.0)).row == "undecided"
 
 
 ENCRYPTED = "exchange={name: residue, encryption: {key_bits: 2048, most_columns: 10}}"

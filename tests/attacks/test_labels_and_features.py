@@ -17,6 +17,7 @@ from splitvfl.data.columns import Columns
 from splitvfl.errors import ArgumentError, AttackRefused, HookError
 from splitvfl.hooks import View, call_attack, call_revised, needs_of, reads_messages
 from splitvfl.leakage.judging import Leak
+from splitvfl.leakage.message_models import taught_by_messages
 from splitvfl.leakage.side_knowledge import GRANTED
 from splitvfl.metrics import oriented
 from tests.builders import seeded, small_trainer
@@ -176,9 +177,9 @@ def test_a_records_own_message_does_not_enter_what_is_predicted_of_it(categorica
     numeric = generator.normal(size=(200, 3)).astype(np.float32)
     codes = generator.integers(0, 4, (200, 1 if categorical else 0))
     messages, came = generator.normal(size=(200, 2)), np.ones(200, np.bool_)
-    before = labels_and_features._predicted(numeric, codes, messages, came)
+    before = taught_by_messages(numeric, codes, messages, came)
     messages[17] += 100.0
-    after = labels_and_features._predicted(numeric, codes, messages, came)
+    after = taught_by_messages(numeric, codes, messages, came)
     for one, other in zip(before, after, strict=True):
         np.testing.assert_array_equal(one[17], other[17])
         assert not np.array_equal(one, other)
@@ -229,9 +230,7 @@ def test_the_score_is_the_sum_of_three_in_units_of_their_spread() -> None:
     ids, scores = revised(seen)
     messages = call_attack(LabelsAndFeaturesAttack(), seen[0]).numpy()[:, None]
     assert torch.equal(ids, seen[0].ids)
-    predicted = labels_and_features._predicted(
-        columns[ids].numpy(), np.zeros((200, 0), np.int64), messages, np.ones(200, np.bool_)
-    )
+    predicted = taught_by_messages(columns[ids].numpy(), np.zeros((200, 0), np.int64), messages, np.ones(200, np.bool_))
     expected = sum((each - each.mean()) / each.std() for each in (messages, *predicted))
     np.testing.assert_allclose(scores.numpy(), expected[:, 0], rtol=1e-9, atol=1e-9)
 

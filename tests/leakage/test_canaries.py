@@ -498,12 +498,14 @@ def test_what_makes_no_sense_is_refused(settings: dict[str, Any], kind: type[Exc
 
 
 def test_where_only_sums_cross_they_are_refused_by_the_exchanges_name() -> None:
-    with pytest.raises(ConfigError, match="in exchange oracle no message about one record comes back"):
+    with pytest.raises(ConfigError, match="the excess leakage cannot be measured in this protocol: in exchange oracle"):
         linear_trainer(exchange=Oracle(), canaries=20)
 
 
 def test_where_nothing_comes_back_they_are_refused() -> None:
-    with pytest.raises(ConfigError, match="in exchange one-way no message about one record comes back"):
+    with pytest.raises(
+        ConfigError, match="the excess leakage cannot be measured in this protocol: in exchange one-way"
+    ):
         trainer(exchange=OneWay())
 
 
@@ -553,11 +555,11 @@ audit: {canaries: 30}
         (
             EXPERIMENT.replace("wine", "breast-cancer").replace("alcohol", "mean *")
             + "model: logistic-regression\nexchange: {name: oracle}\n",
-            r"run\.yaml: audit.canaries: in exchange oracle no message about one record comes back",
+            r"run\.yaml: audit.canaries: the excess leakage cannot be measured in this protocol: in exchange oracle",
         ),
         (
             EXPERIMENT.replace("wine", "breast-cancer").replace("alcohol", "mean *") + "exchange: one-way\n",
-            r"run\.yaml: audit.canaries: in exchange one-way no message about one record comes back",
+            r"run\.yaml: audit.canaries: the excess leakage cannot be measured in this protocol: in exchange one-way",
         ),
     ],
 )

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
+import torch
+from sklearn.model_selection import train_test_split
+from torch import Tensor
+from torch.nn import functional
 
+from splitvfl.app.noise_basis import void_for_labels
 from splitvfl.claims import (
+    CLASS_WEIGHTS,
     EARLY_STOPPING,
     SELECTION,
+    STRATIFIED,
     DetectionError,
     GaussianDP,
     LabelRelease,
@@ -20,7 +31,9 @@ from splitvfl.claims import (
     not_applying,
     promises_of_labels,
 )
+from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.data.load import load
+from splitvfl.data.store import open_tables
 from splitvfl.defenses import (
     AbstainingResponse,
     AsymmetricResponse,
@@ -31,10 +44,14 @@ from splitvfl.defenses import (
     RecordGaussian,
 )
 from splitvfl.exchange.split import Split
+from splitvfl.learning.losses import CrossEntropy, Logistic
 from splitvfl.learning.schedule import EarlyStopping
-from splitvfl.party.attaching import claims_in_words, promised_in_short, promises_of
+from splitvfl.learning.tasks import Binary, Multiclass, Regression, Task
+from splitvfl.models import logistic_loss
+from splitvfl.party.attaching import claims_in_words, label_guarantee, promised_in_short, promises_of
 from splitvfl.party.own_part import OwnPart
 from tests.builders import linear_trainer, small_trainer
+from tests.tables import ingest
 
 VOID = "The run-wide guarantee does not apply: early stopping is made from labels"
 STOPPING: dict[str, Any] = {"early_stopping": EarlyStopping(patience=1, validation_every=3)}
@@ -142,3 +159,127 @@ def test_records_left_out_by_their_label_void_it(tmp_path: Path, missing: str, f
 def test_each_release_is_named_once() -> None:
     said = not_applying((EARLY_STOPPING, SELECTION))
     assert said.endswith("does not apply: early stopping and selection of records by label are made from labels")
+
+
+# --- each of them, found in a run, by name
+
+
+def _divided(tested: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.bool_]], *, by_ids: bool = False) -> PartyData:
+    """A label owner's records, tested as a function of their labels says."""
+    labels = np.random.default_rng(0).random(600) < 0.3
+    test = tested(labels.astype(np.int64))
+    parts = [torch.arange(600)[torch.from_numpy(part)] for part in (~test, test)]
+    columns = torch.zeros(600, 2)
+    train, held = (Records(ids, Columns.of(columns[ids]), torch.from_numpy(labels).float()[ids]) for ids in parts)
+    return PartyData("bank", ("a", "b"), ("a", "b"), (), train, held, divided_by_ids=by_ids)
+
+
+def _stratified(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    test = train_test_split(np.arange(len(labels)), test_size=0.2, random_state=1, stratify=labels)[1]
+    return np.isin(np.arange(len(labels)), test)
+
+
+def _by_chance(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    return np.random.default_rng(3).random(len(labels)) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (_divided(_stratified), True),
+        (_divided(_stratified, by_ids=True), False),  # then it is by chance
+        (_divided(_by_chance), False),
+        (_divided(lambda labels: np.arange(600) >= 480), False),  # the latest records
+    ],
+    ids=["stratified", "by ids", "by chance", "by time"],
+)
+def test_a_division_that_is_stratified_by_labels_voids_it(data: PartyData, found: bool) -> None:
+    trainer = small_trainer(("lab",), defenses=[RandomisedResponse(epsilon=1.0)])
+    trainer.active.data = data
+
+    assert trainer.active.label_releases == ((STRATIFIED,) if found else ())
+    guarantee = label_guarantee(trainer.active, "lab", epochs=3)
+    assert guarantee is not None
+    assert guarantee.of_run != found
+    assert ("stratified division is made from labels" in void_for_labels([data])) == found
+
+
+def test_classes_and_numbers_are_told_apart() -> None:
+    classes = _divided(_stratified)
+    many = replace(
+        classes,
+        **{
+            part: replace(getattr(classes, part), labels=getattr(classes, part).labels.long() * 2)
+            for part in ("train", "test")
+        },
+    )
+    numbers = replace(
+        classes,
+        **{
+            part: replace(getattr(classes, part), labels=getattr(classes, part).labels + 0.5)
+            for part in ("train", "test")
+        },
+    )
+    assert (many.seems_stratified, numbers.seems_stratified) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("split", "by_ids"), [({}, True), ({"split_column": "held", "test_value": 1}, False)], ids=["ids", "column"]
+)
+def test_records_from_a_file_know_whether_ids_divide_them(tmp_path: Path, split: dict[str, Any], by_ids: bool) -> None:
+    path = tmp_path / "shop.csv"
+    rows = [f"{number % 7},{number % 5},{number % 2},{int(number >= 48)}" for number in range(60)]
+    path.write_text("\n".join(["age,usage,bought,held", *rows]))
+    settings: dict[str, Any] = {"label": "bought", "drop": [] if split else ["held"], **split}
+    data = load("table", path=path, active="age", passive={"lab": "usage"}, **settings)
+    ingest(path, out=tmp_path / "tables", active="age", passive={"lab": "usage"}, **settings)
+
+    assert data.active.divided_by_ids == by_ids
+    assert open_tables(tmp_path / "tables").active.divided_by_ids == by_ids
+
+
+class Weighted(Logistic):
+    """Positives count ten times."""
+
+    name = "weighted"
+
+    def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
+        weight = torch.tensor(10.0)
+        return functional.binary_cross_entropy_with_logits(outputs[:, 0], targets, pos_weight=weight)
+
+
+class Balanced(CrossEntropy):
+    """Each class of a batch counts alike, however many records it has."""
+
+    name = "balanced"
+
+    def __call__(self, outputs: Tensor, targets: Tensor, /) -> Tensor:
+        weight = 1.0 / torch.bincount(targets, minlength=outputs.shape[1]).clamp(min=1)
+        return functional.cross_entropy(outputs, targets, weight=weight)
+
+
+@pytest.mark.parametrize(
+    ("task", "found"),
+    [
+        (Binary(Weighted()), True),
+        (Multiclass(3, Balanced()), True),
+        (Binary(), False),
+        (Binary(logistic_loss("taylor")), False),
+        (Binary(logistic_loss("piecewise")), False),
+        (Multiclass(3), False),
+        (Regression(), False),
+    ],
+    ids=["weights", "batches", "logistic", "taylor", "piecewise", "classes", "numbers"],
+)
+def test_a_loss_that_weighs_classes_voids_it(task: Task, found: bool) -> None:
+    trainer = small_trainer(("lab",), task=task.name)
+    trainer.active.task = task
+
+    assert trainer.active.label_releases == ((CLASS_WEIGHTS,) if found else ())
+
+
+def test_a_loss_that_a_label_defense_computes_has_no_weights_of_the_task() -> None:
+    trainer = small_trainer(("lab",), defenses=[RandomisedResponse(epsilon=1.0, corrected="likelihood")])
+    trainer.active.task = Binary(Weighted())
+
+    assert trainer.active.label_releases == ()

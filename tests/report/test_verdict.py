@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 
 from splitvfl.claims import Guarantee
 from splitvfl.errors import ArgumentError
+from splitvfl.leakage.in_general import KnowledgeGain, LabelFreeAttack
 from splitvfl.metrics import auc_interval
 from splitvfl.report.verdict import (
     Baseline,
     Excess,
     FeatureEvidence,
-    KnowledgeGain,
     LabelEvidence,
-    LabelFreeAttack,
     Total,
     Verdict,
     feature_verdict,

@@ -14,6 +14,7 @@ from splitvfl.defenses import AsymmetricResponse
 from splitvfl.errors import CheckpointError
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading, ColumnShare, OwnShares
+from splitvfl.leakage.in_general import KnowledgeGain, LabelFreeAttack
 from splitvfl.privacy import SummedTraining, solvable_labels
 from splitvfl.report.party_result import PartyResult
 from splitvfl.report.summary import ExchangeTraits, RunSummary, read_summary
@@ -64,13 +65,22 @@ def test_what_is_made_from_labels_voids_a_guarantee_and_one_way() -> None:
 
 
 def test_labels_that_can_be_solved_for_are_above_the_goal_though_nothing_was_measured() -> None:
-    training = SummedTraining(records=400, batch_size=16, epochs=2)
+    training = SummedTraining(records=4000, batch_size=16, epochs=2)
     found = list(solvable_labels("telecom", 32, training, horizon=1000, zero_start=False))
     sums = replace(telecom(), solvable=found, exchange_traits=ExchangeTraits(shows_gradients=False))
     assert of_labels(sums) == ("above-goal", "solvable")
     (verdict,) = sums.verdict.values()
     assert verdict.labels is not None
     assert verdict.labels.reason == "batch of 16 records ≤ 32 features: telecom solves every label"
+    assert verdict.labels.prevented_by == f"train.batch_size: {found[0].batch_size_needed}"
+    hopeless = [replace(one, batch_size_needed=None, epochs_allowed=None) for one in found]
+    (verdict,) = replace(sums, solvable=hopeless).verdict.values()
+    assert verdict.labels is not None
+    assert verdict.labels.prevented_by == "randomised labels, or one-way training: no batch size does"
+    assert of_labels(replace(sums, solvable=[replace(one, labels="changed") for one in found])) == (
+        "inconclusive",
+        "undecided",
+    )
     assert of_labels(replace(sums, solvable=[])) == ("inconclusive", "undecided")
 
 
@@ -129,6 +139,7 @@ def test_a_summary_holds_its_verdict_and_one_that_was_changed_is_judged_anew(tmp
         "high": 0.68,
         "canaries": 300,
         "figures": 3,
+        "twin": False,
     }
     assert labels["guarantee"]["auc"] == 0.6
     expected = {"state", "guarantee", "excess", "total", "baseline", "knowledge_gain", "reason", "decided_by"}
@@ -139,6 +150,39 @@ def test_a_summary_holds_its_verdict_and_one_that_was_changed_is_judged_anew(tmp
     held["notes"] = [one for one in held["notes"] if one.get("part") != "guarantee"]
     path.write_text(json.dumps(held))
     assert of_labels(read_summary(tmp_path)) == ("inconclusive", "excess-undecided")
+
+
+NORM = LabelFreeAttack("norm", 0.98, 0.97, True, True, True, matched=0.97, records=400)
+
+
+def test_an_attack_that_needs_no_labels_decides_without_canaries_and_is_judged_anew_with_another_goal(
+    tmp_path: Path,
+) -> None:
+    telecom(label_free=NORM).save(tmp_path)
+    read = read_summary(tmp_path)
+    assert of_labels(read) == ("above-goal", "attack")
+    (verdict,) = read.verdict.values()
+    assert verdict.labels is not None
+    assert verdict.labels.reason == "norm reaches 0.98 and needs no labels"
+    assert of_labels(replace(read, goal=0.62)) == ("inconclusive", "undecided")  # 0.97 is not 0.36 above it
+    assert of_labels(telecom(label_free=NORM, excess=NEAR)) == ("inconclusive", "excess-undecided")
+
+
+def test_labels_in_general_stand_beside_the_state_and_one_way_nothing_is_new(tmp_path: Path) -> None:
+    gained = KnowledgeGain(0.57, 0.73, 0.14, 0.18, model=0.74)
+    telecom(knowledge_gain=gained).save(tmp_path)
+    (verdict,) = read_summary(tmp_path).verdict.values()
+    assert verdict.labels is not None
+    assert (verdict.labels.knowledge_gain, verdict.labels.row) == (gained, "undecided")
+    traits = ExchangeTraits(one_way=True, shows_gradients=False)
+    one_way = replace(telecom(first_component_auc=0.57), exchange="one-way", exchange_traits=traits)
+    (verdict,) = one_way.verdict.values()
+    assert verdict.labels is not None
+    assert verdict.labels.knowledge_gain == KnowledgeGain.without_messages(0.57)
+    assert not verdict.labels.knowledge_gain.significant
+    (verdict,) = replace(one_way, label_releases=["early stopping"]).verdict.values()
+    assert verdict.labels is not None
+    assert verdict.labels.knowledge_gain is None
 
 
 def test_figures_that_no_run_has_are_refused(tmp_path: Path) -> None:
@@ -159,7 +203,9 @@ def test_a_passive_partys_own_summary_says_nothing_of_labels() -> None:
 
 def test_a_trainer_in_python_concludes_alike() -> None:
     def judged(*defenses: AsymmetricResponse) -> Trainer:
-        made = small_trainer(sizes={"train": 200, "test": 40}, batch_size=50, canaries=60, defenses=defenses)
+        made = small_trainer(
+            sizes={"train": 200, "test": 40}, batch_size=50, canaries=60, audit=True, defenses=defenses
+        )
         made.fit(2)
         return made
 

@@ -11,7 +11,7 @@ import torch
 
 from splitvfl.app.assembly import Assembly
 from splitvfl.app.records import load_data
-from splitvfl.app.solving import Solving
+from splitvfl.app.solving import Solving, SolvingBasis
 from splitvfl.attacks import PackingAttack, PackingEngine
 from splitvfl.config.sections import parse_config
 from splitvfl.errors import ConfigError
@@ -86,7 +86,8 @@ train: {{epochs: 1, batch_size: {BATCH}}}
     config = parse_config(text, source="foreseen.yaml")
     assembly = Assembly(config, load_data(config).active)
     monkeypatch.setattr(assembly.exchange, "encryption", encryption)
-    solving = Solving(assembly, Batches(RECORDS, BATCH, seed=0), task="binary", own_columns=3)
+    basis = SolvingBasis.of_file(assembly, records=RECORDS, task="binary", own_columns=3)
+    solving = Solving(basis, Batches(RECORDS, BATCH, seed=0), task="binary")
     (found,) = (one for one in solving.of({"lab": COLUMNS}) if one.deviates)
     ours = reading(made, "agreed bits")
     assert found.equations == ours.per_step == max(map(len, engine.learned))
