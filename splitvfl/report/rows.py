@@ -360,17 +360,17 @@ class AfterRow:
     results: Sequence[AfterTraining]
 
     # On training and on test records that it did not know.
-    train = averaged(lambda result: result.train_leak)
-    test = averaged(lambda result: result.test_leak)
+    train = averaged(lambda result: result.train.worst_auc)
+    test = averaged(lambda result: result.test.worst_auc)
     # The same attack's with the model as it was before training.
-    before_train = averaged(lambda result: result.baseline_train_leak)
-    before_test = averaged(lambda result: result.baseline_test_leak)
+    before_train = averaged(lambda result: result.before_train.worst_auc)
+    before_test = averaged(lambda result: result.before_test.worst_auc)
     # In the attack's own orientation.
-    raw_train = averaged(lambda result: result.raw_train)
-    raw_test = averaged(lambda result: result.raw_test)
+    raw_train = averaged(lambda result: result.train.deciding[0])
+    raw_test = averaged(lambda result: result.test.deciding[0])
     # What orientation alone gives on so many records.
-    chance_train = averaged(lambda result: result.train_by_chance)
-    chance_test = averaged(lambda result: result.test_by_chance)
+    chance_train = averaged(lambda result: result.train.by_chance)
+    chance_test = averaged(lambda result: result.test.by_chance)
 
     @property
     def known(self) -> str:
