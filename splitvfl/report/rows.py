@@ -21,7 +21,9 @@ from splitvfl.leakage.leak_summary import LeakSummary, nanmax
 from splitvfl.leakage.message_audit import shown_name
 from splitvfl.metrics import turned_round
 from splitvfl.report.party_result import PartyResult
+from splitvfl.report.pooled import pooled_verdict
 from splitvfl.report.summary import RunSummary
+from splitvfl.report.verdict import Verdict
 from splitvfl.system.untrusted_files import decoded
 
 AUDITOR = Audit.name
@@ -559,6 +561,12 @@ class DefenseRow:
         silent = all(run.traits.one_way for run in self.results)
         names = dict.fromkeys(name for run in self.results for name in run.parties)
         return [self._party(name, silent=silent) for name in names]
+
+    @cached_property
+    def label_verdicts(self) -> dict[str, Verdict]:
+        """What is concluded about labels from all runs together, by partner."""
+        found = pooled_verdict(self.results)
+        return {name: one.labels for name, one in found.items() if one.labels is not None}
 
     def _party(self, name: str, *, silent: bool) -> PartyRow:
         runs = [run for run in self.results if name in run.parties]
