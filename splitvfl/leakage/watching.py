@@ -94,15 +94,17 @@ class Watch:
     def label_free(self, party: str) -> LabelFreeAttack | None:
         """Return the attack on one party's messages that shows most of single labels and needs none.
 
-        ``None`` without any, where the party's features are not known, and of other than two classes.
+        Attacks that read the party's own features too are left out: a model of features of their own may know more of
+        labels in general than the one they are compared with. ``None`` without any attack, where the party's features
+        are not known, and of other than two classes.
         """
         found = self._in_general(party)
         if found is None:
             return None
         scores = {}
         for name, leak in self.leaks[party].items():
-            without_labels = reads_messages(leak.attack) and not needs_of(leak.attack) & GRANTED
-            if without_labels and isinstance(leak.keeper, ScoreKeeper):
+            from_messages = reads_messages(leak.attack) and not needs_of(leak.attack) & {*GRANTED, "columns"}
+            if from_messages and isinstance(leak.keeper, ScoreKeeper):
                 leak.revise()
                 scores[name] = leak.keeper.scores_of(found.ids)
         return found.label_free(scores)
