@@ -140,7 +140,7 @@ def test_a_baseline_that_knows_nothing_reads_one_half_as_other_records_turn_it_r
 @pytest.mark.parametrize("task", ["multiclass", "regression"])
 def test_classes_and_numbers_have_their_own_figures(task: str) -> None:
     trainer = trained(task=task, records=800)
-    found = trainer.watch.audits["lab"].in_general
+    found = trainer.watch.in_general("lab")
     assert found is not None
     gain = found.gain
     assert gain is not None
