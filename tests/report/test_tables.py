@@ -14,17 +14,18 @@ from rich.console import Console, RenderableType
 from scipy import stats
 
 from splitvfl.errors import ArgumentError
-from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading, ColumnShare
 from splitvfl.leakage.features import ColumnLeak, FeatureLeak
 from splitvfl.leakage.leak_summary import LeakSummary
-from splitvfl.report.findings import advice, below, blind_half_width, headline, stopping_note, total_notes
+from splitvfl.report.findings import advice, below, headline, stopping_note, total_notes
 from splitvfl.report.party_result import PartyResult
 from splitvfl.report.provenance import Provenance
 from splitvfl.report.rows import attack_names, attack_result, estimate, group_runs, rows_by_defense, written
 from splitvfl.report.summary import ExchangeTraits, RunSummary, read_summary
 from splitvfl.report.tables import comparison_table, summary_table, verdict
+from splitvfl.report.verdict import half_width
+from tests.summaries import late as after_training
 from tests.summaries import opened
 
 
@@ -243,7 +244,7 @@ def test_features_and_unavailable_attacks_are_listed() -> None:
     assert "sign could not be run at telecom: needs known_positives" in text
 
 
-AFTER = AfterTraining(0.97, 0.93, 0.72, 0.71, known_positives=10, known_negatives=12)
+AFTER = after_training(0.97, 0.93, 0.72, 0.71)
 
 
 def test_categories_are_listed_with_the_most_frequent_one() -> None:
@@ -277,14 +278,14 @@ def test_verdict_says_what_taking_part_has_taught_the_partner() -> None:
         "and 12 negative records, the model-completion attack gets an AUC of 0.97 on other training records, and 0.72 "
         "with that half as it was before training." in text
     )
-    unknown = replace(shown, after_training={"model-completion": replace(AFTER, train_auc=None)})
+    unknown = replace(shown, after_training={"model-completion": after_training(math.nan, 0.93, 0.72, 0.71)})
     assert "After training" not in verdict(run(parties={"telecom": unknown}))
-    blind = replace(shown, after_training={"model-completion": replace(AFTER, train_auc=0.52)})
+    blind = replace(shown, after_training={"model-completion": after_training(0.52, 0.93, 0.72, 0.71)})
     assert "After training, your partner could hardly read labels" in verdict(run(parties={"telecom": blind}))
 
 
 def test_figures_after_training_are_averaged_over_runs_and_the_undefined_are_left_out() -> None:
-    second = AfterTraining(0.87, None, 0.62, None, known_positives=10, known_negatives=12)
+    second = after_training(0.87, math.nan, 0.62)
     runs = [
         run(
             parties={"telecom": replace(party(norm=result(0.5)), after_training={"model-completion": after})}, seed=seed
@@ -536,12 +537,12 @@ def test_an_attack_that_reads_better_the_other_way_round_shows_its_raw_figures_t
 
 
 def late(train: float, before: float = 0.52, **changes: object) -> PartyResult:
-    found = AfterTraining(train, None, before, None, known_positives=10, known_negatives=12)
-    return replace(party(norm=result(0.5)), after_training={"model-completion": replace(found, **changes)})
+    found = after_training(train, math.nan, before, **changes)
+    return replace(party(norm=result(0.5)), after_training={"model-completion": found})
 
 
 def test_an_auc_far_below_one_half_after_training_is_a_leak() -> None:
-    counts = {"train_positives": 56, "train_negatives": 57}
+    counts = {"positives": 56, "negatives": 57}
     text = verdict(run(parties={"telecom": late(0.29, 0.45, **counts)}))
     assert (
         "After training, your partner can read labels with its own half of the model: given the labels of 10 positive "
@@ -842,10 +843,10 @@ def test_advice_says_why_nothing_reaches_the_goal() -> None:
     few = [replace(three(0.75, 0.65, 0.85), canaries=CanaryLeak(0.75, 0.65, 0.85, 36, 36)) for _ in range(2)]
     found = advice(group_runs([few[0], replace(few[1], defenses=["y"])])[0])
     assert "Nothing kept" in found
-    assert "an interval of ±0.13" not in found, "all of it is above the goal"
+    assert "too wide to decide" not in found, "all of it is above the goal"
     wide = [replace(one, canaries=CanaryLeak(0.62, 0.49, 0.75, 36, 36)) for one in few]
     found = advice(group_runs([wide[0], replace(wide[1], defenses=["y"])])[0])
-    assert "Among 72 canaries even an attack that knows nothing has an interval of ±0.13 at least" in found
+    assert "72 canaries give a margin of ±0.13, too wide to decide. Use 3,000 (±0.02)." in found
 
 
 def test_a_blind_attacks_interval_is_that_of_chance() -> None:
@@ -853,7 +854,7 @@ def test_a_blind_attacks_interval_is_that_of_chance() -> None:
     generator = np.random.default_rng(0)
     aucs = [stats.mannwhitneyu(generator.random(36), generator.random(36)).statistic / 36**2 for _ in range(500)]
     # The standard error of a 97.5 % quantile from 500 draws is about .008 here.
-    assert np.quantile(aucs, 0.975) - 0.5 == pytest.approx(blind_half_width(72), abs=0.02)
+    assert np.quantile(aucs, 0.975) - 0.5 == pytest.approx(half_width(72, figures=1), abs=0.02)
 
 
 # --- runs that are averaged
