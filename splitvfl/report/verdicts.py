@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.in_general import KnowledgeGain
 from splitvfl.privacy import Solvable, SolvableColumn
@@ -67,7 +68,7 @@ def party_verdict(name: str, party: PartyResult, run: RunFacts) -> PartyVerdict:
         guarantee=party.guarantee,
         solvable="" if solvable is None else solved_in_words(solvable),
         prevented_by="" if solvable is None else prevention_in_words(solvable),
-        excess=_excess(party),
+        excess=_excess(party.excess or party.worst_canaries),  # summaries of before have that of the auditor only
         label_free=party.label_free,
         measurable=run.measurable,
     )
@@ -81,6 +82,7 @@ def _of_labels(evidence: LabelEvidence, party: PartyResult, goal: float) -> Verd
     return label_verdict(
         evidence,
         goal=min(goal, HIGHEST_GOAL),
+        randomised=_excess(party.randomised),
         total=None if leak.total is None else Total(leak.total, leak.includes_features),
         baseline=Baseline(party.first_component_auc, party.own_columns_auc) if known else None,
         knowledge_gain=_gain(evidence, party),
@@ -95,8 +97,7 @@ def _gain(evidence: LabelEvidence, party: PartyResult) -> KnowledgeGain | None:
     return party.knowledge_gain
 
 
-def _excess(party: PartyResult) -> Excess | None:
-    found = party.excess or party.worst_canaries  # summaries of before have that of the auditor only
+def _excess(found: CanaryLeak | None) -> Excess | None:
     if found is None:
         return None
     return Excess(
