@@ -18,12 +18,13 @@ from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CanaryLeak, pooled
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.features import FeatureLeak
+from splitvfl.leakage.in_general import KnowledgeGain
 from splitvfl.leakage.leak_summary import LeakSummary, nanmax
 from splitvfl.leakage.message_audit import shown_name
 from splitvfl.metrics import turned_round
 from splitvfl.report.party_result import PartyResult
 from splitvfl.report.summary import RunSummary
-from splitvfl.report.verdict import PartyVerdict
+from splitvfl.report.verdict import PartyVerdict, Verdict
 from splitvfl.system.untrusted_files import decoded
 
 AUDITOR = Audit.name
@@ -513,6 +514,7 @@ class PartyRow:
             return first
         bounds = [party.guarantee for party in self.results]
         attacks = [party.label_free for party in self.results]
+        gains = [party.knowledge_gain for party in self.results]
         return replace(
             first,
             excess=self.excess,
@@ -521,7 +523,7 @@ class PartyRow:
             guarantee=min(bounds, key=lambda bound: (0, 0, 0.0) if bound is None else (1, bound.of_run, -bound.auc)),
             label_free=min(attacks, key=lambda attack: attack is not None and attack.decides(goal)),
             total=None if self.total is None else self.total.mean,
-            knowledge_gain=None,
+            knowledge_gain=None if None in gains else KnowledgeGain.pooled(gains),
         )
 
     @property
@@ -603,6 +605,11 @@ class DefenseRow:
         silent = all(run.traits.one_way for run in self.results)
         names = dict.fromkeys(name for run in self.results for name in run.parties)
         return [self._party(name, silent=silent) for name in names]
+
+    @cached_property
+    def label_verdicts(self) -> dict[str, Verdict]:
+        """What is concluded about labels from all runs together, by partner."""
+        return {name: one.labels for name, one in self.verdict.items() if one.labels is not None}
 
     def _party(self, name: str, *, silent: bool) -> PartyRow:
         runs = [run for run in self.results if name in run.parties]

@@ -405,7 +405,7 @@ def test_verdict_names_the_attack_that_reads_labels() -> None:
 
 
 def test_verdict_explains_sumkl_to_whoever_used_it() -> None:
-    hint = "sumkl puts noise off the gradient's axis on one class only; axis-sumkl does not"
+    hint = "sumkl adds noise off the gradient's axis to one class only, and residual recovers labels from it"
     for defense, explained in (("sumkl(detection_error=0.4)", True), ("axis-sumkl(detection_error=0.4)", False)):
         assert (hint in verdict(judged(defense, residual=result(1.0, 1.0), norm=result(0.52)))) is explained
     assert hint not in verdict(judged("sumkl(detection_error=0.4)", norm=result(1.0), residual=result(0.5)))
