@@ -31,7 +31,7 @@ from splitvfl.exchange.oracle import Oracle
 from splitvfl.hooks import Secrets, View
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CanaryLeak, pooled, with_canaries
-from splitvfl.leakage.judging import Leak, ScoreKeeper
+from splitvfl.leakage.judging import Leak, ScoreKeeper, worst_of
 from splitvfl.leakage.monitor import read_metrics
 from splitvfl.leakage.number_judging import NumberKeeper
 from splitvfl.learning.label_gradients import LabelGradients, mean_cross_entropy
@@ -715,3 +715,68 @@ def test_the_largest_of_pooled_attacks_is_less_biased_than_the_mean_of_largest()
     # Of three independent figures the largest is 0.85 standard errors too high: of one run 0.058, of five 0.026.
     assert np.mean(most) == pytest.approx(0.846 * 0.058 / math.sqrt(5), abs=0.01)
     assert np.mean(largest) == pytest.approx(0.846 * 0.058, abs=0.01)
+
+
+# --- behind a label defense: randomised labels
+
+
+def placed(count: int, *, flip: float = 0.2) -> tuple[CoinLabels, Tensor, Tensor]:
+    """Return canaries among twice as many records, the labels of all, and what a defense would answer for them."""
+    ids = torch.arange(2 * count) * 7 - 50
+    generator = np.random.default_rng(0)
+    labels = torch.from_numpy(generator.permutation(np.arange(2 * count) % 2)).float()
+    flipped = torch.from_numpy(generator.random(2 * count) < flip)
+    canaries = CoinLabels(torch.arange(count), ids[:count], labels[:count].long())
+    return canaries, labels, torch.where(flipped, 1.0 - labels, labels)
+
+
+def test_a_canarys_randomised_label_is_known_once_all_were_answered_alike() -> None:
+    canaries, _, answers = placed(40)
+    ids = torch.arange(80) * 7 - 50
+    assert canaries.answers is None
+    canaries.note_answers(ids[20:], answers[20:])
+    assert canaries.answers is None  # of twenty nobody knows it yet
+    canaries.note_answers(ids[:60], answers[:60])
+    assert canaries.answers is not None
+    assert canaries.answers[0].tolist() == ids[:40].tolist()
+    assert canaries.answers[1].tolist() == answers[:40].tolist()
+
+    again = placed(40)[0]
+    again.load_state_dict(canaries.state_dict())
+    assert again.answers is not None
+    assert again.answers[1].tolist() == answers[:40].tolist()
+
+    canaries.note_answers(ids[:1], 1.0 - answers[:1])  # drawn anew
+    assert canaries.answers is None
+    canaries.note_answers(ids[:1], answers[:1])
+    assert canaries.answers is None
+
+
+def test_who_is_silent_has_no_randomised_label() -> None:
+    canaries, _, answers = placed(40)
+    answers[5] = 0.5
+    canaries.note_answers(torch.arange(80) * 7 - 50, answers)
+    assert canaries.answers is not None
+    assert canaries.answers[0].size == 39
+
+
+def test_what_messages_reveal_of_randomised_labels_has_a_narrower_interval() -> None:
+    canaries, labels, answers = placed(300, flip=0.4)
+    ids = torch.arange(600) * 7 - 50
+    keeper = ScoreKeeper(canaries=canaries)
+    scores = answers + 0.5 * torch.from_numpy(np.random.default_rng(1).standard_normal(600)).float()
+    keeper.add(ids, -scores, labels)  # the other records turn it round
+    assert keeper.randomised_leak() is None
+    canaries.note_answers(ids, answers)
+
+    truth, randomised = keeper.canary_leak(), keeper.randomised_leak()
+    assert truth is not None
+    assert randomised is not None
+    assert randomised.auc > 0.85
+    assert 0.45 < truth.auc < 0.72
+    assert randomised.count == truth.count == 300
+    assert randomised.high - randomised.low < 0.6 * (truth.high - truth.low)
+    both, wider = worst_of([keeper, keeper], randomised=True), keeper.randomised_leak(level=0.975)
+    assert both is not None
+    assert wider is not None
+    assert both == replace(wider, figures=2)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from splitvfl.app.trainer import Trainer
 from splitvfl.claims import Guarantee
@@ -16,6 +18,7 @@ from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading, ColumnShare, OwnShares
 from splitvfl.leakage.in_general import KnowledgeGain, LabelFreeAttack
 from splitvfl.privacy import SummedTraining, solvable_labels
+from splitvfl.report.first_screen import first_screen
 from splitvfl.report.party_result import PartyResult
 from splitvfl.report.rows import DefenseRow, group_runs, rows_by_defense
 from splitvfl.report.summary import ExchangeTraits, RunSummary, read_summary
@@ -25,7 +28,7 @@ from tests.report.test_tables import party, result, run
 
 ANSWERS = Guarantee(0.60, "run", "asymmetric-response")
 NEAR = CanaryLeak(0.60, 0.52, 0.68, 150, 150, figures=3)
-LOUD = CanaryLeak(0.98, 0.95, 0.995, 150, 150, figures=3)
+LOUD = CanaryLeak(0.98, 0.95, 0.99, 150, 150, figures=3)
 
 
 def of_labels(found: RunSummary) -> tuple[str, str]:
@@ -53,6 +56,14 @@ def test_a_guarantee_above_the_goal_does_not_decide() -> None:
     noise = replace(ANSWERS, auc=0.64)
     assert of_labels(telecom(guarantee=noise, excess=NEAR)) == ("inconclusive", "excess-undecided")
     assert of_labels(replace(telecom(guarantee=noise, excess=NEAR), goal=0.65)) == ("below-goal", "guarantee")
+
+
+def test_what_is_revealed_of_randomised_labels_is_shown_and_decides_nothing() -> None:
+    found = telecom(guarantee=ANSWERS, excess=NEAR, randomised=LOUD)
+    assert of_labels(found) == of_labels(telecom(guarantee=ANSWERS, excess=NEAR))
+    said = StringIO()
+    Console(width=80, file=said).print(first_screen(found))
+    assert "  0.98         95 % CI 0.95–0.99 for their randomised labels " in said.getvalue()
 
 
 def test_what_is_made_from_labels_voids_a_guarantee_and_one_way() -> None:
@@ -216,9 +227,13 @@ def test_a_trainer_in_python_concludes_alike() -> None:
     assert found.labels.guarantee is None
     assert found.labels.excess is not None
     assert found.labels.excess.canaries == 60
+    assert found.labels.randomised is None
     (found,) = defended.verdict.values()
     assert found.labels is not None
     assert (found.labels.state, found.labels.row) == ("below-goal", "guarantee")
+    assert found.labels.randomised is not None
+    assert found.labels.excess is not None
+    assert found.labels.randomised.value > found.labels.excess.value
     (found,) = defended.judged(0.55).values()
     assert found.labels is not None
     assert found.labels.row != "guarantee"
