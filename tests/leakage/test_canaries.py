@@ -21,6 +21,7 @@ from splitvfl.app.experiment import Experiment, build_trainer, prepare, run_expe
 from splitvfl.app.records import load_data
 from splitvfl.app.trainer import Trainer
 from splitvfl.attacks import DirectionAttack, ModelCompletionAttack, NormAttack
+from splitvfl.config.registry import built_in
 from splitvfl.config.sections import parse_config
 from splitvfl.cut.split_model import SplitModel
 from splitvfl.data.coin_labels import Canaries, CoinLabels, toss
@@ -29,7 +30,7 @@ from splitvfl.defenses import AsymmetricResponse, Isotropic, SumKL
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError
 from splitvfl.exchange.one_way import OneWay
 from splitvfl.exchange.oracle import Oracle
-from splitvfl.hooks import Secrets, View
+from splitvfl.hooks import Secrets, View, tasks_of
 from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CanaryLeak, pooled, with_canaries
 from splitvfl.leakage.class_judging import ClassKeeper
@@ -326,6 +327,21 @@ def test_canaries_have_no_part_in_their_own_orientation(task: str) -> None:
     found = keeper.canary_leak()
     assert found is not None
     assert found.auc == 0.0
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+def test_no_attack_is_right_about_other_records_and_wrong_about_canaries(task: str) -> None:
+    found = built_in("attacks")
+    names = ("direction", "gradient-classifier", "mixture", "norm", "residual", "sign")
+    attacks = [found[name]() for name in names if task in tasks_of(found[name])]
+    trainer = small_trainer(
+        task=task, sizes={"train": 160, "test": 20}, batch_size=80, canaries=60, audit=True, attacks=attacks
+    )
+    trainer.fit(1)
+    read = trainer.watch.canaries("telecom")
+    sure = [name for name, one in trainer.summaries("telecom").items() if one.worst_accumulated_auc > 0.9]
+    assert len([name for name in sure if name in read]) >= 2
+    assert all(read[name].auc > 0.75 for name in sure if name in read)
 
 
 def test_without_ids_nobody_knows_which_they_are() -> None:
