@@ -6,6 +6,7 @@ beside what it would be without a defense, and what a standard model makes of ow
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 
@@ -269,5 +270,5 @@ def _columns_read(rows: Sequence[DefenseRow]) -> Iterator[str]:
 def _worst_of_each(run: RunSummary, party: PartyResult) -> Iterator[tuple[float, str]]:
     for attack in attack_names([run]):
         result = attack_result(party, attack)
-        if result is not None and result.worst is not None:
+        if result is not None and not math.isnan(result.worst):
             yield result.worst, attack

@@ -434,7 +434,7 @@ def _not_hidden(run: RunSummary, goal: float) -> str:
 
 def _weaknesses(run: RunSummary, goal: float) -> list[str]:
     """Return what the run's defenses say of attacks that read labels behind them, each sentence once."""
-    reading = {name.partition("@")[0] for _, name, result in _results(run) if (result.worst or 0.0) >= goal}
+    reading = {name.partition("@")[0] for _, name, result in _results(run) if result.worst >= goal}
     said = weaknesses(label.partition("(")[0] for label in run.defenses)
     return list(dict.fromkeys(text for attack, text in said if attack in reading))
 
@@ -566,27 +566,28 @@ def columns_hidden(run: RunSummary) -> list[str]:
 
 def _learned(run: RunSummary, goal: float) -> list[str]:
     return [
-        f"After training, {_partner(run, name)} {'can' if found.train_leak >= goal else 'could hardly'} read labels "
+        f"After training, {_partner(run, name)} {'can' if leak >= goal else 'could hardly'} read labels "
         f"with its own half of the model: given the labels of "
         f"{AfterRow([found]).known}, {attack_phrase(attack)} gets an AUC of "
-        f"{figure(found.train_leak)} on other training records{_aside(found)}, and "
-        f"{figure(found.baseline_train_leak)} with that half as it was before training."
+        f"{figure(leak)} on other training records{_aside(found)}, and {figure(before)} with that half as it was "
+        "before training."
         for name, party in run.parties.items()
         for attack, found in party.after_training.items()
-        if found.train_leak is not None and found.baseline_train_leak is not None
+        for leak, before in [(found.train.worst_auc, found.before_train.worst_auc)]
+        if not math.isnan(leak + before)
     ]
 
 
 def _aside(found: AfterTraining) -> str:
     """Return what is to be known of the figure on training records, in brackets: how it came about, and chance."""
     parts = []
-    if found.raw_train is not None and found.raw_train < 0.5:
-        parts.append(f"the other way round: {figure(found.raw_train)} as it scores them")
-    if found.scored < 1.0 and found.train_auc is not None:
-        own = figure(oriented(found.train_auc))
+    if found.train.deciding[0] < 0.5:
+        parts.append(f"the other way round: {figure(found.train.deciding[0])} as it scores them")
+    if found.scored < 1.0 and not math.isnan(found.train.auc):
+        own = figure(oriented(found.train.auc))
         parts.append(f"with {1.0 - found.scored:.0%} left out, as ties; {own} among the others")
-    if found.train_by_chance is not None:
-        parts.append(f"{figure(found.train_by_chance)} is what chance gives")
+    if not math.isnan(found.train.by_chance):
+        parts.append(f"{figure(found.train.by_chance)} is what chance gives")
     return f" ({'; '.join(parts)})" if parts else ""
 
 
@@ -595,7 +596,7 @@ def _partners_best(run: RunSummary, partners: Collection[str]) -> tuple[float | 
     found = [
         (result.worst, attack, name)
         for name, attack, result in _results(run)
-        if name in partners and result.worst is not None and result.by_messages and shown_name(attack) != AUDITOR
+        if name in partners and not math.isnan(result.worst) and result.by_messages and shown_name(attack) != AUDITOR
     ]
     return max(found, default=(None, "", ""))
 

@@ -18,12 +18,13 @@ from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CanaryLeak, pooled
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.features import FeatureLeak
+from splitvfl.leakage.in_general import KnowledgeGain
 from splitvfl.leakage.leak_summary import LeakSummary, nanmax
 from splitvfl.leakage.message_audit import shown_name
 from splitvfl.metrics import turned_round
 from splitvfl.report.party_result import PartyResult
 from splitvfl.report.summary import RunSummary
-from splitvfl.report.verdict import PartyVerdict
+from splitvfl.report.verdict import PartyVerdict, Verdict
 from splitvfl.system.untrusted_files import decoded
 
 AUDITOR = Audit.name
@@ -360,17 +361,17 @@ class AfterRow:
     results: Sequence[AfterTraining]
 
     # On training and on test records that it did not know.
-    train = averaged(lambda result: result.train_leak)
-    test = averaged(lambda result: result.test_leak)
+    train = averaged(lambda result: result.train.worst_auc)
+    test = averaged(lambda result: result.test.worst_auc)
     # The same attack's with the model as it was before training.
-    before_train = averaged(lambda result: result.baseline_train_leak)
-    before_test = averaged(lambda result: result.baseline_test_leak)
+    before_train = averaged(lambda result: result.before_train.worst_auc)
+    before_test = averaged(lambda result: result.before_test.worst_auc)
     # In the attack's own orientation.
-    raw_train = averaged(lambda result: result.raw_train)
-    raw_test = averaged(lambda result: result.raw_test)
+    raw_train = averaged(lambda result: result.train.deciding[0])
+    raw_test = averaged(lambda result: result.test.deciding[0])
     # What orientation alone gives on so many records.
-    chance_train = averaged(lambda result: result.train_by_chance)
-    chance_test = averaged(lambda result: result.test_by_chance)
+    chance_train = averaged(lambda result: result.train.by_chance)
+    chance_test = averaged(lambda result: result.test.by_chance)
 
     @property
     def known(self) -> str:
@@ -513,6 +514,7 @@ class PartyRow:
             return first
         bounds = [party.guarantee for party in self.results]
         attacks = [party.label_free for party in self.results]
+        gains = [party.knowledge_gain for party in self.results]
         return replace(
             first,
             excess=self.excess,
@@ -520,7 +522,7 @@ class PartyRow:
             guarantee=min(bounds, key=lambda bound: (0, 0, 0.0) if bound is None else (1, bound.of_run, -bound.auc)),
             label_free=min(attacks, key=lambda attack: attack is not None and attack.decides(goal)),
             total=None if self.total is None else self.total.mean,
-            knowledge_gain=None,
+            knowledge_gain=None if None in gains else KnowledgeGain.pooled(gains),
         )
 
     @property
@@ -602,6 +604,11 @@ class DefenseRow:
         silent = all(run.traits.one_way for run in self.results)
         names = dict.fromkeys(name for run in self.results for name in run.parties)
         return [self._party(name, silent=silent) for name in names]
+
+    @cached_property
+    def label_verdicts(self) -> dict[str, Verdict]:
+        """What is concluded about labels from all runs together, by partner."""
+        return {name: one.labels for name, one in self.verdict.items() if one.labels is not None}
 
     def _party(self, name: str, *, silent: bool) -> PartyRow:
         runs = [run for run in self.results if name in run.parties]

@@ -18,6 +18,7 @@ The rules are a table, and the first row that matches decides (:func:`label_verd
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Final, Literal
@@ -212,6 +213,18 @@ class PartyVerdict:
 
     labels: Verdict | None
     features: Verdict
+
+
+def worst_of_labels(verdicts: Mapping[str, PartyVerdict]) -> tuple[str, Verdict] | None:
+    """Return the party whose verdict about labels counts, of several: above the goal, then inconclusive, then any.
+
+    Returns:
+        Its name and the verdict; ``None`` where nothing is known of labels.
+    """
+    order: tuple[State, ...] = ("above-goal", "inconclusive", "below-goal")
+    found = [(name, one.labels) for name, one in verdicts.items() if one.labels is not None]
+    rank = {state: number for number, state in enumerate(order)}
+    return min(found, key=lambda one: rank.get(one[1].state, len(order)), default=None)
 
 
 def label_verdict(

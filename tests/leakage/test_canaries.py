@@ -382,7 +382,7 @@ def test_after_training_nobody_is_asked_about_them() -> None:
     run = trainer(attacks=[ModelCompletionAttack(steps=2)], canaries=180)
     run.fit(1)
     (found,) = run.after_training["telecom"].values()
-    asked = found.train_positives + found.train_negatives
+    asked = found.train.positives + found.train.negatives
     assert asked == 400 - 180 - found.known_positives - found.known_negatives
 
 

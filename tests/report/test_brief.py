@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from dataclasses import replace
 
@@ -165,6 +166,8 @@ def test_the_table_holds_at_60_columns_and_cuts_nothing(seeds: int) -> None:
 def test_a_single_run_lists_its_attacks_by_what_they_read() -> None:
     assert "Leak AUC by attack: norm 0.93, direction 0.55." in printed(brief([leaking(0.93)]))
     assert "by attack" not in printed(brief([leaking(0.93), leaking(0.93, seed=1)]))
+    silent = run(parties={"telecom": party(sign=result(math.nan), norm=result(0.93))})
+    assert "Leak AUC by attack: norm 0.93." in printed(brief([silent]))
 
 
 def test_cells_are_single_figures() -> None:

@@ -14,7 +14,6 @@ from rich.console import Console, RenderableType
 from scipy import stats
 
 from splitvfl.errors import ArgumentError
-from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading, ColumnShare
 from splitvfl.leakage.features import ColumnLeak, FeatureLeak
@@ -26,6 +25,7 @@ from splitvfl.report.rows import attack_names, attack_result, estimate, group_ru
 from splitvfl.report.summary import ExchangeTraits, RunSummary, read_summary
 from splitvfl.report.tables import comparison_table, summary_table, verdict
 from splitvfl.report.verdict import half_width
+from tests.summaries import late as after_training
 from tests.summaries import opened
 
 
@@ -244,7 +244,7 @@ def test_features_and_unavailable_attacks_are_listed() -> None:
     assert "sign could not be run at telecom: needs known_positives" in text
 
 
-AFTER = AfterTraining(0.97, 0.93, 0.72, 0.71, known_positives=10, known_negatives=12)
+AFTER = after_training(0.97, 0.93, 0.72, 0.71)
 
 
 def test_categories_are_listed_with_the_most_frequent_one() -> None:
@@ -278,14 +278,14 @@ def test_verdict_says_what_taking_part_has_taught_the_partner() -> None:
         "and 12 negative records, the model-completion attack gets an AUC of 0.97 on other training records, and 0.72 "
         "with that half as it was before training." in text
     )
-    unknown = replace(shown, after_training={"model-completion": replace(AFTER, train_auc=None)})
+    unknown = replace(shown, after_training={"model-completion": after_training(math.nan, 0.93, 0.72, 0.71)})
     assert "After training" not in verdict(run(parties={"telecom": unknown}))
-    blind = replace(shown, after_training={"model-completion": replace(AFTER, train_auc=0.52)})
+    blind = replace(shown, after_training={"model-completion": after_training(0.52, 0.93, 0.72, 0.71)})
     assert "After training, your partner could hardly read labels" in verdict(run(parties={"telecom": blind}))
 
 
 def test_figures_after_training_are_averaged_over_runs_and_the_undefined_are_left_out() -> None:
-    second = AfterTraining(0.87, None, 0.62, None, known_positives=10, known_negatives=12)
+    second = after_training(0.87, math.nan, 0.62)
     runs = [
         run(
             parties={"telecom": replace(party(norm=result(0.5)), after_training={"model-completion": after})}, seed=seed
@@ -405,7 +405,7 @@ def test_verdict_names_the_attack_that_reads_labels() -> None:
 
 
 def test_verdict_explains_sumkl_to_whoever_used_it() -> None:
-    hint = "sumkl puts noise off the gradient's axis on one class only; axis-sumkl does not"
+    hint = "sumkl adds noise off the gradient's axis to one class only, and residual recovers labels from it"
     for defense, explained in (("sumkl(detection_error=0.4)", True), ("axis-sumkl(detection_error=0.4)", False)):
         assert (hint in verdict(judged(defense, residual=result(1.0, 1.0), norm=result(0.52)))) is explained
     assert hint not in verdict(judged("sumkl(detection_error=0.4)", norm=result(1.0), residual=result(0.5)))
@@ -537,12 +537,12 @@ def test_an_attack_that_reads_better_the_other_way_round_shows_its_raw_figures_t
 
 
 def late(train: float, before: float = 0.52, **changes: object) -> PartyResult:
-    found = AfterTraining(train, None, before, None, known_positives=10, known_negatives=12)
-    return replace(party(norm=result(0.5)), after_training={"model-completion": replace(found, **changes)})
+    found = after_training(train, math.nan, before, **changes)
+    return replace(party(norm=result(0.5)), after_training={"model-completion": found})
 
 
 def test_an_auc_far_below_one_half_after_training_is_a_leak() -> None:
-    counts = {"train_positives": 56, "train_negatives": 57}
+    counts = {"positives": 56, "negatives": 57}
     text = verdict(run(parties={"telecom": late(0.29, 0.45, **counts)}))
     assert (
         "After training, your partner can read labels with its own half of the model: given the labels of 10 positive "
