@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from statistics import NormalDist
 from typing import ClassVar
 
@@ -69,6 +70,10 @@ class AxisGaussian(AxisNoise):
 
     name: ClassVar[str] = "axis-gaussian"
     shifts_scores: ClassVar[str] = ""
+    weaknesses: ClassVar[Mapping[str, str]] = {
+        "mixture": "axis-gaussian hides single messages only: mixture recovers labels once the partner knows "
+        "what the model predicts."
+    }
 
     def __init__(self, *, ratio: float | None = None, detection_error: float | None = None) -> None:
         if (ratio is None) == (detection_error is None):

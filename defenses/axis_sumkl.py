@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -66,6 +67,10 @@ class AxisSumKL(AxisNoise):
 
     name: ClassVar[str] = "axis-sumkl"
     shifts_scores: ClassVar[str] = ""
+    weaknesses: ClassVar[Mapping[str, str]] = {
+        "mixture": "axis-sumkl hides single messages only: mixture recovers labels once the partner knows "
+        "what the model predicts."
+    }
 
     def __init__(
         self, *, power: float | None = None, ratio: float | None = None, detection_error: float | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar
 
 from torch import Tensor
@@ -49,6 +50,9 @@ class Isotropic:
 
     name: ClassVar[str] = "isotropic"
     shifts_scores: ClassVar[str] = ""
+    weaknesses: ClassVar[Mapping[str, str]] = {
+        "direction": "isotropic noise averages out over epochs, and direction recovers labels."
+    }
 
     def __init__(self, *, ratio: float | None = None, sigma: float | None = None) -> None:
         if ratio is not None and sigma is not None:

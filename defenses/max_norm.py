@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -36,6 +37,7 @@ class MaxNorm:
 
     name: ClassVar[str] = "max-norm"
     shifts_scores: ClassVar[str] = ""
+    weaknesses: ClassVar[Mapping[str, str]] = {"direction": "max-norm hides norms only, and direction recovers labels."}
 
     def claims(self) -> tuple[NoPromise]:
         """Return that nothing is promised, and why."""

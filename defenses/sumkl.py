@@ -62,8 +62,7 @@ class SumKL(ClassConditionalNoise):
     name: ClassVar[str] = "sumkl"
     shifts_scores: ClassVar[str] = ""
     weaknesses: ClassVar[Mapping[str, str]] = {
-        "residual": "sumkl puts noise off the gradient's axis on one class only; axis-sumkl does not (and is read by a "
-        "partner who knows what a converged model predicts: attack mixture)."
+        "residual": "sumkl adds noise off the gradient's axis to one class only, and residual recovers labels from it."
     }
     variance_is_along_axis: ClassVar[bool] = False
 

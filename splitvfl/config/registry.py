@@ -199,6 +199,11 @@ def weaknesses(defenses: Iterable[str]) -> list[tuple[str, str]]:
     return [pair for name in defenses if name in known for pair in weaknesses_of(known[name]).items()]
 
 
+def known_to_be_broken(defenses: Iterable[str]) -> bool:
+    """Return whether any of some defenses, with or without settings in brackets, says that an attack breaks it."""
+    return bool(weaknesses(label.partition("(")[0] for label in defenses))
+
+
 def describe(kind: str) -> list[tuple[str, str]]:
     """Return every name of a kind with one line about it, in alphabetical order.
 

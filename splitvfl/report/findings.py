@@ -50,6 +50,7 @@ from splitvfl.report.rows import (
     with_parties,
 )
 from splitvfl.report.summary import RunSummary
+from splitvfl.report.verdict import half_width
 
 VISIBLE = 0.9
 PARTLY_VISIBLE = 0.7
@@ -657,12 +658,11 @@ def why_nothing(rows: Sequence[DefenseRow], goal: float) -> Iterator[str]:
     """
     coins = [run.canaries for row in rows for run in row.results if run.canaries is not None]
     if any(found.low < goal for found in coins):
-        count = min(found.count for found in coins)
-        half = blind_half_width(count)
+        fewest = min(coins, key=lambda found: found.count)
+        margin, narrow = (half_width(count, figures=fewest.figures) for count in (fewest.count, CERTAIN_CANARIES))
         yield (
-            f"Among {count:,} canaries even an attack that knows nothing has an interval of ±{half:.2f} at least, so "
-            f"that one which begins below {goal:.2f} and ends above it decides nothing: {CERTAIN_CANARIES:,} canaries "
-            f"make it ±{blind_half_width(CERTAIN_CANARIES):.2f}."
+            f"{fewest.count:,} canaries give a margin of ±{margin:.2f}, too wide to decide. Use {CERTAIN_CANARIES:,} "
+            f"(±{narrow:.2f})."
         )
     predicted = largest(party.prediction_auc for row in rows for run in row.results for party in run.parties.values())
     if not coins and predicted is not None and predicted >= goal:
@@ -674,18 +674,6 @@ def why_nothing(rows: Sequence[DefenseRow], goal: float) -> Iterator[str]:
         )
     if not coins:
         yield from dict.fromkeys(text for row in rows for run in row.results for text in _weaknesses(run, goal))
-
-
-def blind_half_width(canaries: int) -> float:
-    """Return half of the 95 % interval of a blind attack's AUC among so many canaries, half of them positive.
-
-    The variance under no association, ``(n₁ + n₀ + 1) / (12 n₁ n₀)`` (Mann and Whitney, 1947).
-
-    >>> round(blind_half_width(144), 2)
-    0.09
-    """
-    half = canaries / 2
-    return 1.96 * math.sqrt((canaries + 1) / (12 * half * half))
 
 
 def _in_all(kept: Sequence[DefenseRow]) -> str:

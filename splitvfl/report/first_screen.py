@@ -61,6 +61,20 @@ def state_text(verdict: Verdict) -> Text:
     return Text(words, style=style)
 
 
+def ground(name: str, owner: str, verdict: Verdict, goal: float) -> str:
+    """Return in a clause whose verdict about labels it is, the state with a goal, and why.
+
+    Args:
+        name: The partner.
+        owner: The label owner; empty in summaries that were written before it was kept.
+        verdict: The verdict.
+        goal: The goal.
+    """
+    state = STATES[verdict.state][0].lower()
+    said = f"{name} → {owner or 'label owner'}'s labels: {state} (goal {goal:.2f}): {verdict.reason}"
+    return f"{said}; decided by: {verdict.decided_by}" if verdict.decided_by else said
+
+
 def _line(value: str, text: str) -> Text:
     return Text(f"{value:<{_VALUE}} {text}".rstrip())
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import scipy
@@ -15,13 +15,16 @@ from splitvfl.config.registry import built_in
 from splitvfl.errors import printable
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.auditing import Audit
+from splitvfl.leakage.canaries import CanaryLeak, pooled
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.features import FeatureLeak
+from splitvfl.leakage.in_general import KnowledgeGain
 from splitvfl.leakage.leak_summary import LeakSummary, nanmax
 from splitvfl.leakage.message_audit import shown_name
 from splitvfl.metrics import turned_round
 from splitvfl.report.party_result import PartyResult
 from splitvfl.report.summary import RunSummary
+from splitvfl.report.verdict import PartyVerdict, Verdict
 from splitvfl.system.untrusted_files import decoded
 
 AUDITOR = Audit.name
@@ -463,18 +466,49 @@ class PartyRow:
         return {attack: reason for party in self.results for attack, reason in party.unavailable.items()}
 
     @cached_property
+    def excess(self) -> CanaryLeak | None:
+        """The excess leakage of all runs together; ``None`` where a run has no canaries."""
+        if len(self.results) == 1:
+            return self.results[0].excess or self.results[0].worst_canaries
+        shared = [name for name in self.results[0].canaries if all(map(partial(_reads_canaries, name), self.results))]
+        return pooled([[party.canaries[name] for party in self.results] for name in shared])
+
+    @cached_property
     def beyond(self) -> Estimate | None:
-        """Beyond the prediction; where some runs have canaries and others none, of the former."""
+        """The excess leakage; where no run has canaries, what is read between records of equal prediction."""
+        if self.excess is not None:
+            return Estimate(self.excess.auc, None, 1)
         leaks = [party.label_leak for party in self.results]
         return estimate(leak.beyond for leak in [leak for leak in leaks if leak.canaries] or leaks)
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The ends of the canaries' 95 % interval, of a single run with canaries."""
-        leak = self.results[0].label_leak
-        if len(self.results) > 1 or not leak.canaries or leak.low is None or leak.high is None:
-            return None
-        return leak.low, leak.high
+        """The ends of the 95 % interval of the excess leakage."""
+        return None if self.excess is None else (self.excess.low, self.excess.high)
+
+    def together(self, goal: float) -> PartyResult:
+        """Return what the verdict on all runs together follows from: the pooled excess, and what every run has.
+
+        A guarantee counts as far as it holds in all of them, and an attack without canaries if it decides in all.
+
+        Args:
+            goal: Of the verdict.
+        """
+        first = self.results[0]
+        if len(self.results) == 1:
+            return first
+        bounds = [party.guarantee for party in self.results]
+        attacks = [party.label_free for party in self.results]
+        gains = [party.knowledge_gain for party in self.results]
+        return replace(
+            first,
+            excess=self.excess,
+            worst_canaries=None,
+            guarantee=min(bounds, key=lambda bound: (0, 0, 0.0) if bound is None else (1, bound.of_run, -bound.auc)),
+            label_free=min(attacks, key=lambda attack: attack is not None and attack.decides(goal)),
+            total=None if self.total is None else self.total.mean,
+            knowledge_gain=None if None in gains else KnowledgeGain.pooled(gains),
+        )
 
     @property
     def matched(self) -> bool:
@@ -490,6 +524,11 @@ class PartyRow:
     def shows_labels(self) -> bool:
         """Whether there is any of the three figures, or nothing to measure by construction."""
         return self.worst is not None or self.known is not None or self.silent
+
+
+def _reads_canaries(attack: str, party: PartyResult) -> bool:
+    """Return whether an attack on messages has figures of a party's canaries."""
+    return attack in party.canaries and (attack not in party.attacks or party.attacks[attack].by_messages)
 
 
 @dataclass(frozen=True)
@@ -516,6 +555,12 @@ class DefenseRow:
     known = averaged(lambda run: run.known)
     worst = averaged(lambda run: run.worst[0])
     deciding = averaged(lambda run: run.deciding)
+
+    @cached_property
+    def verdict(self) -> dict[str, PartyVerdict]:
+        """What is concluded of all runs together, by passive party: excesses are pooled before they are judged."""
+        first = self.results[0]
+        return replace(first, parties={row.name: row.together(first.goal) for row in self.parties}).verdict
 
     @property
     def runs(self) -> int:
@@ -544,6 +589,11 @@ class DefenseRow:
         silent = all(run.traits.one_way for run in self.results)
         names = dict.fromkeys(name for run in self.results for name in run.parties)
         return [self._party(name, silent=silent) for name in names]
+
+    @cached_property
+    def label_verdicts(self) -> dict[str, Verdict]:
+        """What is concluded about labels from all runs together, by partner."""
+        return {name: one.labels for name, one in self.verdict.items() if one.labels is not None}
 
     def _party(self, name: str, *, silent: bool) -> PartyRow:
         runs = [run for run in self.results if name in run.parties]

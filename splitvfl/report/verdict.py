@@ -18,6 +18,7 @@ The rules are a table, and the first row that matches decides (:func:`label_verd
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Final, Literal
@@ -214,6 +215,18 @@ class PartyVerdict:
     features: Verdict
 
 
+def worst_of_labels(verdicts: Mapping[str, PartyVerdict]) -> tuple[str, Verdict] | None:
+    """Return the party whose verdict about labels counts, of several: above the goal, then inconclusive, then any.
+
+    Returns:
+        Its name and the verdict; ``None`` where nothing is known of labels.
+    """
+    order: tuple[State, ...] = ("above-goal", "inconclusive", "below-goal")
+    found = [(name, one.labels) for name, one in verdicts.items() if one.labels is not None]
+    rank = {state: number for number, state in enumerate(order)}
+    return min(found, key=lambda one: rank.get(one[1].state, len(order)), default=None)
+
+
 def label_verdict(
     evidence: LabelEvidence,
     *,
@@ -367,6 +380,18 @@ def feature_verdict(evidence: FeatureEvidence) -> Verdict:
 def joint_quantile(figures: int) -> float:
     """Return the half width in standard errors of an interval of 95 % for so many figures at once, by Bonferroni."""
     return NormalDist().inv_cdf(1.0 - 0.025 / figures)
+
+
+def half_width(canaries: int, *, figures: int = 3) -> float:
+    """Return half of the 95 % CI of an excess of 0.5 for so many figures at once, half of the canaries positive.
+
+    The variance under no association, ``(n₁ + n₀ + 1) / (12 n₁ n₀)`` (Mann and Whitney, 1947), on the logit scale.
+
+    >>> [round(half_width(count), 3) for count in (144, 300, 3_000)]
+    [0.114, 0.079, 0.025]
+    """
+    error = 4.0 * math.sqrt((canaries + 1) / 3.0) / canaries  # of the logit, whose slope is 4 at one half
+    return 0.5 * math.tanh(0.5 * joint_quantile(figures) * error)
 
 
 def _logit(value: float) -> float:

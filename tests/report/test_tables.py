@@ -18,12 +18,13 @@ from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading, ColumnShare
 from splitvfl.leakage.features import ColumnLeak, FeatureLeak
 from splitvfl.leakage.leak_summary import LeakSummary
-from splitvfl.report.findings import advice, below, blind_half_width, headline, stopping_note, total_notes
+from splitvfl.report.findings import advice, below, headline, stopping_note, total_notes
 from splitvfl.report.party_result import PartyResult
 from splitvfl.report.provenance import Provenance
 from splitvfl.report.rows import attack_names, attack_result, estimate, group_runs, rows_by_defense, written
 from splitvfl.report.summary import ExchangeTraits, RunSummary, read_summary
 from splitvfl.report.tables import comparison_table, summary_table, verdict
+from splitvfl.report.verdict import half_width
 from tests.summaries import late as after_training
 from tests.summaries import opened
 
@@ -404,7 +405,7 @@ def test_verdict_names_the_attack_that_reads_labels() -> None:
 
 
 def test_verdict_explains_sumkl_to_whoever_used_it() -> None:
-    hint = "sumkl puts noise off the gradient's axis on one class only; axis-sumkl does not"
+    hint = "sumkl adds noise off the gradient's axis to one class only, and residual recovers labels from it"
     for defense, explained in (("sumkl(detection_error=0.4)", True), ("axis-sumkl(detection_error=0.4)", False)):
         assert (hint in verdict(judged(defense, residual=result(1.0, 1.0), norm=result(0.52)))) is explained
     assert hint not in verdict(judged("sumkl(detection_error=0.4)", norm=result(1.0), residual=result(0.5)))
@@ -842,10 +843,10 @@ def test_advice_says_why_nothing_reaches_the_goal() -> None:
     few = [replace(three(0.75, 0.65, 0.85), canaries=CanaryLeak(0.75, 0.65, 0.85, 36, 36)) for _ in range(2)]
     found = advice(group_runs([few[0], replace(few[1], defenses=["y"])])[0])
     assert "Nothing kept" in found
-    assert "an interval of ±0.13" not in found, "all of it is above the goal"
+    assert "too wide to decide" not in found, "all of it is above the goal"
     wide = [replace(one, canaries=CanaryLeak(0.62, 0.49, 0.75, 36, 36)) for one in few]
     found = advice(group_runs([wide[0], replace(wide[1], defenses=["y"])])[0])
-    assert "Among 72 canaries even an attack that knows nothing has an interval of ±0.13 at least" in found
+    assert "72 canaries give a margin of ±0.13, too wide to decide. Use 3,000 (±0.02)." in found
 
 
 def test_a_blind_attacks_interval_is_that_of_chance() -> None:
@@ -853,7 +854,7 @@ def test_a_blind_attacks_interval_is_that_of_chance() -> None:
     generator = np.random.default_rng(0)
     aucs = [stats.mannwhitneyu(generator.random(36), generator.random(36)).statistic / 36**2 for _ in range(500)]
     # The standard error of a 97.5 % quantile from 500 draws is about .008 here.
-    assert np.quantile(aucs, 0.975) - 0.5 == pytest.approx(blind_half_width(72), abs=0.02)
+    assert np.quantile(aucs, 0.975) - 0.5 == pytest.approx(half_width(72, figures=1), abs=0.02)
 
 
 # --- runs that are averaged

@@ -17,6 +17,7 @@ from splitvfl.leakage.column_figures import ColumnReading, ColumnShare, OwnShare
 from splitvfl.leakage.in_general import KnowledgeGain, LabelFreeAttack
 from splitvfl.privacy import SummedTraining, solvable_labels
 from splitvfl.report.party_result import PartyResult
+from splitvfl.report.rows import DefenseRow, group_runs, rows_by_defense
 from splitvfl.report.summary import ExchangeTraits, RunSummary, read_summary
 from splitvfl.report.verdict import Baseline, Total
 from tests.builders import small_trainer
@@ -221,3 +222,68 @@ def test_a_trainer_in_python_concludes_alike() -> None:
     (found,) = defended.judged(0.55).values()
     assert found.labels is not None
     assert found.labels.row != "guarantee"
+
+
+# --- several seeds
+
+
+def seeded(*excesses: CanaryLeak, goal: float = 0.60, **more: object) -> DefenseRow:
+    """Return a row of runs: the norm recovers so much of the canaries, an attack on columns alone all of it."""
+    blind = replace(result(1.0), by_messages=False)
+    runs = [
+        replace(
+            run(
+                parties={
+                    "telecom": replace(
+                        party(norm=result(0.7), alone=blind),
+                        excess=replace(one, figures=3),
+                        canaries={"norm": one, "alone": LOUD},
+                        **more,  # type: ignore[arg-type]
+                    )
+                }
+            ),
+            goal=goal,
+            seed=seed,
+        )
+        for seed, one in enumerate(excesses)
+    ]
+    (group,) = group_runs(runs)
+    (row,) = rows_by_defense(group)
+    return row
+
+
+def decided(row: DefenseRow) -> tuple[str, str]:
+    labels = row.verdict["telecom"].labels
+    assert labels is not None
+    return labels.state, labels.row
+
+
+def test_seeds_are_pooled_before_they_are_judged() -> None:
+    one = CanaryLeak(0.64, 0.58, 0.70, 150, 150)
+    assert decided(seeded(one)) == ("inconclusive", "excess-undecided")
+    row = seeded(one, one, one)
+    assert decided(row) == ("above-goal", "excess-above")
+    (found,) = row.parties
+    assert found.excess is not None
+    assert found.excess.auc == pytest.approx(0.64)
+    assert (found.excess.count, found.excess.figures) == (900, 1)
+    # The other attack reads no message, and is no part of it.
+    assert found.excess.high - found.excess.low == pytest.approx(0.12 / 3**0.5, rel=1e-3)
+    assert found.interval == (found.excess.low, found.excess.high)
+    assert found.beyond is not None
+    assert found.beyond.mean == found.excess.auc
+    low = CanaryLeak(0.54, 0.48, 0.60, 150, 150)
+    assert decided(seeded(low, low, low)) == ("below-goal", "excess-below")
+    # Seeds that disagree decide nothing together.
+    assert decided(seeded(low, one, low, one)) == ("inconclusive", "excess-undecided")
+
+
+def test_a_guarantee_of_several_runs_is_the_weakest_of_theirs() -> None:
+    near = CanaryLeak(0.60, 0.54, 0.66, 150, 150)
+    assert decided(seeded(near, near, guarantee=ANSWERS)) == ("below-goal", "guarantee")
+    row = seeded(near, near, guarantee=ANSWERS)
+    first, second = row.results
+    for other in (None, replace(ANSWERS, auc=0.65), replace(ANSWERS, void=("early stopping",))):
+        changed = replace(second, parties={"telecom": replace(second.parties["telecom"], guarantee=other)})
+        assert decided(replace(row, results=[first, changed])) == ("inconclusive", "excess-undecided")
+        assert decided(replace(row, results=[changed, first])) == ("inconclusive", "excess-undecided")
