@@ -463,7 +463,7 @@ def test_no_name_in_a_half_leads_out_of_the_folder(name: str, folder: Path) -> N
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("own_columns_auc", 7), ("goal", 5), ("steps", -1), ("batch_size", -2)],
+    [("worst_auc", 7), ("goal", 5), ("steps", -1), ("batch_size", -2)],
 )
 def test_figures_that_no_run_has_are_refused(key: str, value: float, folder: Path) -> None:
     path = folder / "runs/credit/summary.json"
