@@ -41,7 +41,7 @@ from splitvfl.learning.tasks import Task, check_loss
 from splitvfl.metrics import known
 from splitvfl.party.attaching import attach_defense, check_clips, claims_in_words, promised_in_short
 from splitvfl.party.party import SENDING, ActiveParty, Party, PassiveParty
-from splitvfl.party.private_top import private_adam
+from splitvfl.party.top_model import private_adam
 from splitvfl.party.recipe import Recipe
 from splitvfl.privacy.accounting import PrivacyBudget
 from splitvfl.report.releases import Reserve

@@ -53,9 +53,8 @@ from splitvfl.messaging.conversation import Expected
 from splitvfl.messaging.messages import Message
 from splitvfl.party.memoised import MemoisedNoise
 from splitvfl.party.penalties import NO_PENALTIES_OF_WORKERS, NO_STATE, Penalties
-from splitvfl.party.private_top import PrivateTop
 from splitvfl.party.refusals import Refusals
-from splitvfl.party.top_model import TopModel, own_input
+from splitvfl.party.top_model import PrivateTop, TopModel, own_input
 from splitvfl.party.training_labels import TrainingLabels
 from splitvfl.system.gpu_copies import to_device
 from splitvfl.system.pickling import NotPickled
@@ -677,7 +676,7 @@ class ActiveParty(Party):
         top: Its model, which receives the activations of the passive parties and its own columns.
         task: The loss. Default: binary.
         private_top: A second model, called as the first is, which learns from true labels over the same activations
-            and columns, sends nothing, and predicts in its place (:mod:`splitvfl.party.private_top`). It shares no
+            and columns, sends nothing, and predicts in its place (:mod:`splitvfl.party.top_model`). It shares no
             weight with the first, which alone decides what crosses. ``None``: the first predicts.
         private_optimizer: Makes the private top's optimiser, likewise; only beside one. ``None``: Adam, 1e-2.
         optimizer: Makes its optimiser out of parameters, or is a :class:`~splitvfl.learning.optimizers.PerParameter`.

@@ -23,7 +23,7 @@ from splitvfl.leakage.monitor import read_metrics
 from splitvfl.messaging import conversation
 from splitvfl.messaging.messages import Message
 from splitvfl.net.certs import make_certificates
-from splitvfl.party.private_top import PrivateTop
+from splitvfl.party.top_model import PrivateTop
 from splitvfl.report.report import write_report
 from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint

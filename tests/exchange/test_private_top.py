@@ -35,7 +35,7 @@ from splitvfl.messaging import conversation
 from splitvfl.messaging.messages import Message
 from splitvfl.models import MLP, Linear, LinearTop
 from splitvfl.party.party import ActiveParty, PassiveParty, adam
-from splitvfl.party.private_top import own_copies
+from splitvfl.party.top_model import own_copies
 from splitvfl.run import trainer as training
 from splitvfl.run.training import Status
 from tests.builders import ACTIVE, WIDTH, bottom_model, party_data, passive_party, same, seeded, sgd, top_model, weights
