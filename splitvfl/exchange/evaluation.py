@@ -185,7 +185,7 @@ def passive_evaluation(party: PassiveParty, plan: EvaluationPlan, *, step: int, 
             yield Outbox(send=(Message(party.name, active, "evaluation", step, part),))
     inbox = yield Outbox(wait=(Expected(active, "verdict", step, (torch.int64,), (2,)),))
     verdict = _verdict(inbox[active])
-    party.best.apply(verdict, epoch=epoch)
+    party.weights.best.apply(verdict, epoch=epoch)
     return verdict
 
 
@@ -206,7 +206,7 @@ def _judged(party: ActiveParty, figures: dict[str, float], tested: EvaluatedOutp
         if party.team.rank == 0:
             verdict = party.patience.judge(figures.get(f"validation/{party.judged_by}", math.nan))
         verdict = Verdict(*map(bool, party.team.collect(bytes(verdict))[0]))
-    party.best.apply(verdict, epoch=epoch)
+    party.weights.best.apply(verdict, epoch=epoch)
     return Evaluation(figures, verdict, tested)
 
 

@@ -1,7 +1,7 @@
-"""A second top of the label party, which learns from true labels and sends nothing.
+"""The label party's top models: the one whose gradients cross, and a private one that learns from true labels.
 
-Beside the top whose gradients cross, which learns from whatever the label defenses answer, the label party may train
-another one on true labels, over the same activations and its own columns. The first alone decides what crosses:
+Beside the first, which learns from whatever the label defenses answer, the label party may train another one, the
+private top, on true labels, over the same activations and its own columns. The first alone decides what crosses:
 gradients, and the verdicts of early stopping. The second predicts. Nothing flows back from it, so that a partner gets
 the same messages, to the bit, as if it did not exist, and every claim about them stands
 (``tests/exchange/test_private_top.py``). It draws its numbers (dropout) from a state of its own, works on copies of
@@ -22,13 +22,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from splitvfl.cut.split_model import call_top
 from splitvfl.data.columns import Columns, Records
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import all_finite_together
 from splitvfl.learning.optimizers import OptimizerFactory, PerParameter, fused_adam, optimizer_of
+from splitvfl.learning.precision import widened
 from splitvfl.learning.randomness import PartyRandom, derive_seed
 from splitvfl.learning.tasks import Task
-from splitvfl.party.top_model import TopModel, own_input
+from splitvfl.messaging.messages import FLOATS
 
 PRIVATE_RATE = 1e-2
 """Learning rate of Adam, by which a private top learns unless something else is said: ten times the usual one.
@@ -41,6 +43,43 @@ sends; docs/reference/experiments.md has figures.
 def private_adam(parameters: list[nn.Parameter]) -> Optimizer:
     """Return Adam at :data:`PRIVATE_RATE`."""
     return fused_adam(parameters, lr=PRIVATE_RATE)
+
+
+class TopModel:
+    """A model of the label party's, run on activations and its own columns, and held to what the task needs.
+
+    Args:
+        module: The model.
+        task: What is learned.
+        computing: Returns the block in which it is called.
+    """
+
+    def __init__(self, module: nn.Module, task: Task, computing: Callable[[], AbstractContextManager[object]]) -> None:
+        self.module = module
+        self._weights = list(module.parameters())
+        self._task = task
+        self._computing = computing
+
+    @property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        """The dtypes of activations that it can take."""
+        own = {weight.dtype for weight in self._weights}
+        return tuple(dtype for dtype in FLOATS if dtype in own) or FLOATS
+
+    def run(self, activations: list[Tensor], columns: Tensor | Columns | None) -> Tensor:
+        """Return its outputs, ``(n, k)``; in float32 where it computes in half precision.
+
+        Args:
+            activations: One ``(n, width)`` from each passive party; none if the model takes the columns alone.
+            columns: The label party's, as :func:`own_input` returns them.
+
+        Raises:
+            ArgumentError: If outputs have not the shape that the task needs.
+        """
+        with self._computing():
+            outputs = call_top(self.module, activations, columns)
+        self._task.check_outputs(outputs, _rows_of(activations, columns))
+        return widened(outputs)
 
 
 class PrivateTop(TopModel):
@@ -139,10 +178,23 @@ class PrivateTop(TopModel):
         self.left_out = state["left_out"]
 
 
+def own_input(batch: Records) -> Tensor | Columns | None:
+    """Return the label party's own columns as its top takes them; ``None`` if it has none."""
+    columns = batch.columns
+    return columns.module_input() if columns.numeric.shape[1] + columns.categorical.shape[1] else None
+
+
 def own_copies(activations: list[Tensor], columns: Tensor | Columns | None) -> tuple[list[Tensor], Any]:
     """Return copies that nothing flows back from: a layer that works in place changes nobody else's numbers."""
     own = None if columns is None else columns.clone() if isinstance(columns, Tensor) else Columns(*map(_copy, columns))
     return [_copy(activation) for activation in activations], own
+
+
+def _rows_of(activations: list[Tensor], columns: Tensor | Columns | None) -> int:
+    if activations:
+        return activations[0].shape[0]
+    assert columns is not None, "a model without activations takes columns"
+    return columns.shape[0] if isinstance(columns, Tensor) else columns.count
 
 
 def _copy(tensor: Tensor) -> Tensor:

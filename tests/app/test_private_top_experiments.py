@@ -182,7 +182,7 @@ def test_it_has_an_optimiser_of_its_own() -> None:
     ):
         config = parse_config(text.replace("train: {", f"train: {{{section}"), source="people.yaml")
         trainer = build_trainer(config, load_data(config))
-        private, optimizer = trainer.active.private_top, trainer.active.optimizer
+        private, optimizer = trainer.active.private_top, trainer.active.weights.optimizer
         assert private is not None
         assert private._optimizer is not None
         assert optimizer is not None
