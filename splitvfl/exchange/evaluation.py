@@ -241,7 +241,7 @@ class _Scored:
             return
         labels = party.data.test.labels
         assert labels is not None
-        none = torch.empty(0, party.task.outputs, dtype=party.output_dtype, device=party.device)
+        none = torch.empty(0, party.task.outputs, dtype=party.sending.output_dtype, device=party.device)
         outputs = torch.cat(self._outputs or [none])
         own = torch.cat(self._labels or [labels[:0]])
         places = torch.cat(self._positions or [torch.empty(0, dtype=torch.int64)]).to(party.device)

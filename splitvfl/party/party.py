@@ -33,7 +33,7 @@ from splitvfl.hooks import (
     shifts_scores_of,
 )
 from splitvfl.learning.best_weights import BestWeights
-from splitvfl.learning.losses import Logistic, link_of
+from splitvfl.learning.losses import Logistic, Loss, link_of
 from splitvfl.learning.optimizers import OptimizerFactory, check_factory
 from splitvfl.learning.randomness import PartyRandom
 from splitvfl.learning.sampled import sampled_layers
@@ -553,6 +553,7 @@ class ActiveParty(Party):
 
     Attributes:
         private_top: The second model, with what belongs to it; ``None`` without one.
+        sending: Its top, as it is run.
         cuts: One cut layer per passive party, by name.
         widths: Width of what each passive party sends, once they have agreed on it.
         patience: Its judgement of evaluations, where training stops early.
@@ -593,7 +594,7 @@ class ActiveParty(Party):
         self.task = task or Binary()
         self.training_labels = TrainingLabels(self)
         self.private_top: PrivateTop | None = None
-        self._sending = TopModel(top, self.task, self.computing)
+        self.sending = TopModel(top, self.task, self.computing)
         if private_top is not None:
             self.private_top = PrivateTop(
                 private_top, private_optimizer, task=self.task, computing=self.computing, sending=top
@@ -627,18 +628,12 @@ class ActiveParty(Party):
         and the top learns labels from that. A private top learns true labels whatever defenses make of them.
         """
         learned = () if self.private_top is not None else self.labels
-        return self._shifts(learned, self.task.loss.shifts_scores)
+        return _shifts(self.task, learned, self.task.loss.shifts_scores)
 
     @property
     def published_shifts(self) -> tuple[str, ...]:
         """Why the scores that it publishes are no probabilities of the labels, though what was learned may be."""
-        return self._shifts(self.scores, "")
-
-    def _shifts(self, defenses: Iterable[Defense], of_loss: str) -> tuple[str, ...]:
-        if self.task.name == "regression" or link_of(self.task.loss) == "identity":
-            return ()
-        said = [*map(shifts_scores_of, defenses), of_loss]
-        return tuple(dict.fromkeys(filter(None, said)))
+        return _shifts(self.task, self.scores, "")
 
     @property
     def models(self) -> tuple[nn.Module, ...]:
@@ -707,7 +702,7 @@ class ActiveParty(Party):
         if self.wire is not None:
             dtypes: tuple[torch.dtype, ...] = (self.wire,)
         else:
-            dtypes = self._sending.dtypes if self.autocast is None else (torch.float32, self.autocast)
+            dtypes = self.sending.dtypes if self.autocast is None else (torch.float32, self.autocast)
         return tuple(
             Expected(name, kind, step, dtypes, (count, self.widths.get(name, _ANY_WIDTH))) for name in self.cuts
         )
@@ -727,17 +722,11 @@ class ActiveParty(Party):
         """
         columns = own_input(batch)
         try:
-            return self._sending.run(activations, columns)
+            return self.sending.run(activations, columns)
         except RuntimeError as error:
             parts: dict[str, Any] = dict(zip(self.cuts, activations, strict=False))
             refuse_width("top model", self.top, parts if columns is None else {**parts, self.name: columns}, error)
             raise
-
-    @property
-    def output_dtype(self) -> torch.dtype:
-        """The dtype of the top's outputs: that of its weights, in float32 at least."""
-        found = next((weight.dtype for weight in self.top.parameters()), torch.float32)
-        return torch.promote_types(found, torch.float32)
 
     def answer(self, batch: Records, step: int) -> tuple[Tensor, Tensor | None]:
         """Return the loss's targets, and what later defenses get in place of the labels (``None``: the labels)."""
@@ -756,17 +745,10 @@ class ActiveParty(Party):
         """
         values = self.labels.target_values(self.task.classes)
         plan = RunPlan(epochs=epochs, releases=self.label_releases, values=values)
-        moved = values if self._moves_by_targets(values) else None
+        moved = values if _moved_by_targets(values, self.labels, self.task.loss) else None
         for chain in self.chains().values():
             chain.take_targets(moved)
             chain.plan_run(plan)
-
-    def _moves_by_targets(self, values: tuple[float, ...] | None) -> bool:
-        """Return whether a label moves its record's row as it moves the target, below a linear model."""
-        if values is None or self.labels.with_own_loss is not None:
-            return False
-        # What an approximation makes of targets that are no labels need not be linear in them.
-        return type(self.task.loss) is Logistic or set(values) <= {0.0, 1.0}
 
     def chains(self) -> dict[str, DefenseChain]:
         """Return the defenses of labels, of scores, and of each passive party's gradient."""
@@ -823,6 +805,21 @@ class ActiveParty(Party):
             self.patience.load_state_dict(state["patience"])
         if self.private_top is not None:
             self.private_top.load_state_dict(state["private top"])
+
+
+def _shifts(task: Task, defenses: Iterable[Defense], of_loss: str) -> tuple[str, ...]:
+    if task.name == "regression" or link_of(task.loss) == "identity":
+        return ()
+    said = [*map(shifts_scores_of, defenses), of_loss]
+    return tuple(dict.fromkeys(filter(None, said)))
+
+
+def _moved_by_targets(values: tuple[float, ...] | None, labels: DefenseChain, loss: Loss) -> bool:
+    """Return whether a label moves its record's row as it moves the target, below a linear model."""
+    if values is None or labels.with_own_loss is not None:
+        return False
+    # What an approximation makes of targets that are no labels need not be linear in them.
+    return type(loss) is Logistic or set(values) <= {0.0, 1.0}
 
 
 def _named(party: str, chain: DefenseChain) -> dict[str, float]:

@@ -66,6 +66,12 @@ class TopModel:
         own = {weight.dtype for weight in self._weights}
         return tuple(dtype for dtype in FLOATS if dtype in own) or FLOATS
 
+    @property
+    def output_dtype(self) -> torch.dtype:
+        """The dtype of its outputs: that of its weights, in float32 at least."""
+        found = next((weight.dtype for weight in self._weights), torch.float32)
+        return torch.promote_types(found, torch.float32)
+
     def run(self, activations: list[Tensor], columns: Tensor | Columns | None) -> Tensor:
         """Return its outputs, ``(n, k)``; in float32 where it computes in half precision.
 
