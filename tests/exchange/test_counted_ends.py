@@ -131,7 +131,7 @@ def test_another_sum_than_before_the_run_went_back_is_counted(name: str) -> None
 
     def again(push: float) -> None:
         guard.go_back()
-        trainer.step = 0
+        trainer.training.step = 0
         for party in trainer.training.parties:
             party.module.load_state_dict(before[party.name])
         converse({party: side.open() for party, side in trainer._sides.items()})
