@@ -55,6 +55,7 @@ def _take_settings() -> None:
     # One thread each: results depend on the number of threads, and the tests already run in parallel.
     torch.set_num_threads(1)
     matplotlib.use("Agg")
+    _seed_no_absent_device(torch)
     # What is written outlives a process that is killed without it, and no test cuts the power.
     os.fsync = lambda descriptor: None
     if not torch.cuda.is_available():
@@ -66,6 +67,16 @@ def _take_settings() -> None:
     examples = 100 if os.environ.get("CI") else 50
     hypothesis.settings.register_profile("splitvfl", derandomize=True, deadline=None, max_examples=examples)
     hypothesis.settings.load_profile("splitvfl")
+
+
+def _seed_no_absent_device(torch: ModuleType) -> None:
+    """Let ``torch.manual_seed`` leave out devices that are not there.
+
+    It keeps their seeds until they come, with a trace of the stack for each: half a millisecond below pytest.
+    """
+    for device in (torch.cuda, torch.mtia, torch.xpu):
+        if not device.is_available():
+            device.manual_seed_all = lambda seed: None
 
 
 def pytest_collection_finish() -> None:

@@ -530,7 +530,7 @@ class Deployment:
             model=models.of_passive(self.own.data, task) if isinstance(run, PassiveRun) else models.of_active(),
             run=run.number,
             step=0 if alone else run.step,
-            epoch=0 if alone else run.party.best.epoch or math.ceil(run.step / len(run.settings.batches)),
+            epoch=0 if alone else run.party.weights.best.epoch or math.ceil(run.step / len(run.settings.batches)),
             encoding=self.own.encoding,
             id_column=self._config.id_column_of(self.name),
             id_rule=self._config.id_rule,

@@ -236,7 +236,7 @@ class PartyRun(Training, Generic[P]):
     def _go_on_alone(self, newest: Mapping[str, Any]) -> None:
         """Do what is left to do without the others: nothing, as a rule."""
         self._take_up(checkpoint.latest(self._folder.checkpoints), alone=True)
-        self.party.best.use()
+        self.party.weights.best.use()
 
     def _drive(self, half: Half, links: Mapping[str, Correspondent]) -> None:
         self._links = dict(links)
@@ -275,10 +275,10 @@ class PartyRun(Training, Generic[P]):
             ConfigError: If its model is not one that this exchange can train.
         """
         assert self._own is not None, "it was built at the introduction"
-        if self.party.is_to_be_divided:
+        if self.party.weights.is_to_be_divided:
             self.party.share_with_workers()  # of what is divided nobody has the whole any more
             try:
-                self.party.divide_weights()
+                self.party.weights.divide()
             except ArgumentError as error:
                 raise ConfigError(f"model.dense: sharded: {error}") from error
         if self._side is None:
@@ -316,7 +316,7 @@ class PartyRun(Training, Generic[P]):
                 parts["party"] = with_shared(parts["party"], self.team)
         if self._own is None:
             self._build_as(parts["run"])
-        self.party.divide_weights()
+        self.party.weights.divide()
         with checkpoint.restoring(path, what="run", anew=_ANEW):
             self._take_back(parts)
 
@@ -370,7 +370,7 @@ class PartyRun(Training, Generic[P]):
             chain.draw_generators(self.party.device)  # else a run that goes back to its beginning would draw others
         party = self.party.state_dict()
         if self.step:  # a first checkpoint may be there at some workers only, who begin again then
-            party = without_shared(party, self.team, own=self.party.divided)
+            party = without_shared(party, self.team, own=self.party.weights.divided)
         parts = {"run": self._state(), "party": party, "hooks": self.party.hook_state()}
         checkpoint.save(self._folder.checkpoints, self.step, parts, keep=KEPT_CHECKPOINTS)
         self._saved = self.step

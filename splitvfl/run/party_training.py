@@ -135,11 +135,11 @@ class PartyTraining(ABC, Generic[P]):
         here = Rendezvous() if self._one_way else self._here
         yield from here.join(training.start)
         if training.plan is not None:
-            self.party.best.restore_trained()
+            self.party.weights.best.restore_trained()
             with training.signals:
                 while training.plan is not None:
                     yield from self._step(training.plan, here)
-        self.party.best.use()
+        self.party.weights.best.use()
 
     def _step(self, plan: StepPlan, here: Rendezvous) -> Half:
         training = self._training

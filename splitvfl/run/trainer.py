@@ -523,7 +523,7 @@ class Trainer(Training):
 
 def _figures_of(trainer: Trainer, part: str) -> dict[str, float]:
     """Return the figures of a part of the records that belong to the weights in use."""
-    figures = trainer.kept if trainer.active.best.in_use else trainer.figures
+    figures = trainer.kept if trainer.active.weights.best.in_use else trainer.figures
     return {tag.removeprefix(f"{part}/"): value for tag, value in figures.items() if tag.startswith(f"{part}/")}
 
 

@@ -323,12 +323,12 @@ class Training(ABC):
     @property
     def stopped(self) -> bool:
         """Whether early stopping has ended the training."""
-        return self._parties[0].best.stopped
+        return self._parties[0].weights.best.stopped
 
     @property
     def kept_epoch(self) -> int | None:
         """The epoch, from 1, whose weights early stopping keeps; ``None`` without it."""
-        return self._parties[0].best.epoch
+        return self._parties[0].weights.best.epoch
 
     @property
     def step_ms(self) -> float:

@@ -316,7 +316,7 @@ def test_a_link_that_breaks_while_activations_cross_costs_what_had_not_arrived(
         assert lab.ended()
     assert lab.errors == []
     assert added == [1, 2, 3, 4, 5, 6, 7]
-    assert run.party.best.epoch is not None
+    assert run.party.weights.best.epoch is not None
 
 
 @pytest.mark.parametrize("victim", ["lab", "clinic"])
