@@ -509,9 +509,12 @@ class Deployment:
                 if reason:
                     watch.unavailable[name][hook_name(attack)] = reason
                 else:
-                    watch.add(name, cut.watch(attack, canaries=party.canaries, classes=party.task.classes, **known))
+                    watch.add(
+                        name,
+                        cut.watch(attack, canaries=party.training_labels.canaries, classes=party.task.classes, **known),
+                    )
             if self._config.audited and exchange.shows_gradients():
-                watch.audits[name] = cut.audit(canaries=party.canaries, classes=party.task.classes)
+                watch.audits[name] = cut.audit(canaries=party.training_labels.canaries, classes=party.task.classes)
         return watch
 
     # --- the finished run

@@ -17,7 +17,6 @@ from splitvfl.cut.chain import ActivationDefenses, DefenseChain
 from splitvfl.cut.layer import CutLayer, Cuts, responses_of
 from splitvfl.cut.split_model import refuse_width
 from splitvfl.cut.views import GRADIENTS, Shown, ViewSource, is_linear
-from splitvfl.data.coin_labels import CoinLabels
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.transform import transform_of
 from splitvfl.errors import ArgumentError, ConfigError, ProtocolError
@@ -627,7 +626,7 @@ class ActiveParty(Party):
         Neither defenses of gradients and activations nor penalties are asked: they change what the bottom models learn,
         and the top learns labels from that. A private top learns true labels whatever defenses make of them.
         """
-        learned = () if self.private_top is not None else self.labels
+        learned = self.labels if self.private_top is None else ()
         return _shifts(self.task, learned, self.task.loss.shifts_scores)
 
     @property
@@ -687,11 +686,6 @@ class ActiveParty(Party):
     def zeros_among(self, ids: Tensor) -> Tensor | None:
         """Return whose residues are zeros by design in the step under way, ``(n,)``, bool; ``None``: nobody's."""
         return None if self.zeros is None else torch.isin(ids.cpu(), self.zeros.cpu())
-
-    @property
-    def canaries(self) -> CoinLabels | None:
-        """Its training records with coin-toss labels; ``None``: there are none."""
-        return self.training_labels.canaries
 
     def train_batch(self, rows: Tensor) -> Records:
         """Return its training records at these positions, with the labels that are trained on."""
@@ -810,8 +804,7 @@ class ActiveParty(Party):
 def _shifts(task: Task, defenses: Iterable[Defense], of_loss: str) -> tuple[str, ...]:
     if task.name == "regression" or link_of(task.loss) == "identity":
         return ()
-    said = [*map(shifts_scores_of, defenses), of_loss]
-    return tuple(dict.fromkeys(filter(None, said)))
+    return tuple(dict.fromkeys(filter(None, [*map(shifts_scores_of, defenses), of_loss])))
 
 
 def _moved_by_targets(values: tuple[float, ...] | None, labels: DefenseChain, loss: Loss) -> bool:

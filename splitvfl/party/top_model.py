@@ -69,8 +69,7 @@ class TopModel:
     @property
     def output_dtype(self) -> torch.dtype:
         """The dtype of its outputs: that of its weights, in float32 at least."""
-        found = next((weight.dtype for weight in self._weights), torch.float32)
-        return torch.promote_types(found, torch.float32)
+        return torch.promote_types(self._weights[0].dtype if self._weights else torch.float32, torch.float32)
 
     def run(self, activations: list[Tensor], columns: Tensor | Columns | None) -> Tensor:
         """Return its outputs, ``(n, k)``; in float32 where it computes in half precision.

@@ -183,7 +183,7 @@ class Trainer(Run):
             batches=self.batches,
             seed=seed,
         )
-        self.labels_of = LabelBook(active.data.train, canaries=active.canaries, in_flight=own.in_flight)
+        self.labels_of = LabelBook(active.data.train, canaries=active.training_labels.canaries, in_flight=own.in_flight)
         self.training.begun[active.name] = self.labels_of.turn_to
         self._seats = Seats(
             active,
@@ -208,7 +208,7 @@ class Trainer(Run):
         if self._training_plan.audit and own.shows_gradients():
             for name, party in self.passives.items():
                 self.watch.audits[name] = active.cuts[name].audit(
-                    canaries=active.canaries, classes=active.task.classes, features=party.data.train
+                    canaries=active.training_labels.canaries, classes=active.task.classes, features=party.data.train
                 )
 
     def __repr__(self) -> str:

@@ -52,8 +52,8 @@ def trainer(**settings: Any) -> Trainer:
 
 def coins_of(run: Trainer) -> tuple[list[int], list[int]]:
     """Positions and coins."""
-    assert run.active.canaries is not None
-    state = run.active.canaries.state_dict()
+    assert run.active.training_labels.canaries is not None
+    state = run.active.training_labels.canaries.state_dict()
     return state["positions"].tolist(), state["coins"].tolist()
 
 
@@ -475,7 +475,7 @@ def test_the_interval_of_the_better_attack_is_one_for_both() -> None:
 def test_a_trainer_without_leaves_none_of_an_earlier_one() -> None:
     run = trainer()
     again = Trainer(run.active, run.passives, batch_size=50)
-    assert run.active.canaries is None
+    assert run.active.training_labels.canaries is None
     again.fit(1)
     assert again.watch.worst_canaries is None
     assert again.watch.canaries("telecom") == {}
@@ -617,7 +617,7 @@ def test_an_experiment_on_other_labels_has_an_auditor_and_canaries(name: str) ->
 
     trainer.fit(2)
 
-    coins = trainer.active.canaries
+    coins = trainer.active.training_labels.canaries
     assert coins is not None
     found = trainer.watch.canaries("lab")
     assert set(found) == {"auditor-linear", "auditor-ratio", "direction"}
