@@ -29,7 +29,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 LONGEST_S = 10.0
 
 # Who uses something of these starts a process from which others are forked.
-FORKING = ("tests.commands", "tests.run.forked", "tests.run.parties")
+FORKING = ("tests.commands", "tests.run.forked", "tests.run.parties", "tests.team.together")
 
 SecretsFactory = Callable[..., "Secrets"]
 
