@@ -140,17 +140,18 @@ def test_a_resumed_run_ends_to_the_bit_like_an_uninterrupted_one(name: str, tmp_
     """Keys and masks are new; the sums under them are of integers, and exact."""
     options: dict[str, Any] = {"checkpoint_every": 2, "log_every": 1, "defenses": (Isotropic(ratio=0.5),)}
     whole = trainer_of(EXCHANGES[name](), WIDTHS, log_dir=tmp_path / "whole", **options)
-    whole.fit(3)
+    whole.fit(2)
     trainer_of(EXCHANGES[name](), WIDTHS, log_dir=tmp_path / "parts", **options).fit(1)
     again = trainer_of(EXCHANGES[name](), WIDTHS, log_dir=tmp_path / "parts", **options)
     assert again.resume() == 5
-    again.fit(3)
+    again.fit(2)
     assert all(torch.equal(weight, weights_of(again)[party]) for party, weight in weights_of(whole).items())
     logs = [(tmp_path / run / "metrics.jsonl").read_text() for run in ("whole", "parts")]
     assert logs[0] == logs[1]
-    assert len(logs[0].splitlines()) == 15
+    assert len(logs[0].splitlines()) == 10
 
 
+@pytest.mark.slow(reason="up to twelve epochs under encryption")
 @pytest.mark.parametrize("name", EXCHANGES)
 def test_training_stops_early_where_it_does_in_the_clear_and_keeps_the_same_epoch(name: str) -> None:
     stopping = EarlyStopping(patience=2, validation_every=5)
