@@ -58,6 +58,9 @@ def _take_settings() -> None:
     _seed_no_absent_device(torch)
     # What is written outlives a process that is killed without it, and no test cuts the power.
     os.fsync = lambda descriptor: None
+    if not torch.cuda.is_available():
+        # torch.manual_seed keeps the stack of whoever calls it for a device that may be there later.
+        torch.cuda.manual_seed_all = lambda seed: None
     # Examples are derived from the test itself: the same ones everywhere, and no deadline that a slow machine would
     # miss.
     # Fewer than usual where somebody waits.

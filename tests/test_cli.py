@@ -21,7 +21,7 @@ from splitvfl.report.summary import read_summary
 from tests.commands import Command
 
 # What own columns predict is never asked here, only whether it was judged.
-pytestmark = pytest.mark.usefixtures("few_rounds")
+pytestmark = pytest.mark.usefixtures("quick_own_models")
 
 EXPERIMENT = """
 data: {name: breast-cancer}

@@ -21,7 +21,7 @@ from tests.builders import same, small_trainer, weights
 from tests.exchange.logistic import trainer_of, weights_of
 
 # What own columns predict is never asked here, only whether it was judged.
-pytestmark = pytest.mark.usefixtures("few_rounds")
+pytestmark = pytest.mark.usefixtures("quick_own_models")
 
 ROWS = 8
 FIELDS = sorted(name for name in vars(View) if isinstance(vars(View)[name], ViewField) and name != "bottom")

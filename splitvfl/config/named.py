@@ -33,7 +33,7 @@ from pydantic_core import (
     core_schema,
 )
 
-from splitvfl.config.registry import SUPPLIED, PluginKind, arguments_of, construct, resolve
+from splitvfl.config.registry import SUPPLIED, PluginKind, argument_names, arguments_of, construct, resolve
 from splitvfl.config.value_types import TOLD
 from splitvfl.config.yaml import Place
 from splitvfl.errors import ConfigError, shown, suggestion
@@ -82,11 +82,9 @@ class NamedSection(Settings):
         Raises:
             ConfigError: If the constructor objects.
         """
-        arguments = arguments_of(self.factory)
-        options = {name: getattr(self, name) for name in type(self).model_fields if name in arguments}
-        return construct(
-            self.factory, options | {name: supplied[name] for name in supplied if name in arguments}, *given
-        )
+        names = argument_names(self.factory)
+        options = {name: getattr(self, name) for name in type(self).model_fields} | supplied
+        return construct(self.factory, {name: options[name] for name in options if name in names}, *given)
 
 
 @dataclass(frozen=True)

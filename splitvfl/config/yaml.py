@@ -11,6 +11,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -303,6 +304,7 @@ def _step(node: Any, key: str, path: Place) -> str | int:
     return int(key)
 
 
+@lru_cache(maxsize=8)  # a run's settings are read by several of its parts, and nodes are never changed
 def _compose(text: str, source: str) -> yaml.Node | None:
     with _in_our_words(text, source):
         return yaml.compose(text, Loader=_Loader)

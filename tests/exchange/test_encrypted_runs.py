@@ -54,7 +54,7 @@ def joined(trainer: Trainer) -> Tensor:
 
 def sizes(trainer: Trainer) -> float:
     """A bound of what is multiplied and added up for one gradient: numbers of this size were rounded to float32."""
-    columns = [party.data.train.columns.numeric for party in trainer._parties]
+    columns = [party.data.train.columns.numeric for party in trainer.training.parties]
     widest = max(float(part.abs().max()) if part.numel() else 1.0 for part in columns)
     total = sum(float(part.abs().sum(dim=1).max()) for part in columns)
     return (1 + widest) * (2 + (1 + total) * float(joined(trainer).abs().max()))
@@ -117,7 +117,7 @@ def test_the_errors_of_many_steps_add_up_at_most(seed: int) -> None:
     """Gradient descent on a convex loss brings two points no further apart, below a rate of 2 / the largest slope."""
     encrypted, clear, parts = drawn(seed, COARSE, ("taylor", "exact"))
     steps, before = 6, joined(clear)
-    whole = torch.cat([party.data.train.columns.numeric.double() for party in clear._parties], dim=1)
+    whole = torch.cat([party.data.train.columns.numeric.double() for party in clear.training.parties], dim=1)
     for rows in clear.batches.epoch(0):
         part = torch.cat([whole[rows], torch.ones(len(rows), 1)], dim=1)
         assert RATE * torch.linalg.matrix_norm(part, 2) ** 2 / (4 * len(rows)) <= 2

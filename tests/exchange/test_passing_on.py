@@ -81,7 +81,7 @@ def public_of(trainer: Trainer, owner: str) -> PublicKey:
 
 def halves_of(trainer: Trainer, change: Change, *, step: int = 0) -> dict[str, Half]:
     rows = trainer.batches.epoch(0)[step]
-    batches: dict[str, Any] = {party.name: party.train_batch(rows) for party in trainer._parties}
+    batches: dict[str, Any] = {party.name: party.train_batch(rows) for party in trainer.training.parties}
     halves = {name: side.step(batches.get(name, NO_RECORDS), step) for name, side in trainer._sides.items()}
     return {**halves, "bank": changing(halves["bank"], change)}
 
@@ -359,7 +359,7 @@ def attempt(place: Place, change: Change, *, steps: Sequence[int] = (0,)) -> Exc
         except SplitVFLError as error:
             after = weights_of(trainer)
             assert place.receiver == NAME or torch.equal(after[place.receiver], before[place.receiver])
-            assert not any(len(party.refusals) for party in trainer._parties)
+            assert not any(len(party.refusals) for party in trainer.training.parties)
             return error
         before = weights_of(trainer)
     raise AssertionError("nothing was noticed")

@@ -79,7 +79,9 @@ def lie_for(middle: float, limit: int) -> int:
 
 def asked(trainer: Trainer) -> bool:
     """Take the first step once; return whether it was refused. The party's weights are then taken back."""
-    before = {party.name: {k: v.clone() for k, v in party.module.state_dict().items()} for party in trainer._parties}
+    before = {
+        party.name: {k: v.clone() for k, v in party.module.state_dict().items()} for party in trainer.training.parties
+    }
     converse({name: side.open() for name, side in trainer._sides.items()})
     try:
         take_step(trainer, trainer.batches.epoch(0)[0])
@@ -88,7 +90,7 @@ def asked(trainer: Trainer) -> bool:
             raise
         return True
     finally:
-        for party in trainer._parties:
+        for party in trainer.training.parties:
             party.module.load_state_dict(before[party.name])
     return False
 

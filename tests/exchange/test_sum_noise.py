@@ -261,7 +261,7 @@ def test_two_sums_of_one_step_with_the_same_noise_tell_labels_by_how_residues_we
 
     def sum_of(logits: torch.Tensor) -> torch.Tensor:
         monkeypatch.setattr(lab, "activate", lambda batch: logits[:, None])
-        trainer.step = 0  # as after a broken link
+        trainer.training.step = 0  # as after a broken link
         take_step(trainer, rows)
         return opened[-1][0]
 
