@@ -73,7 +73,7 @@ def step_both(encrypted: Trainer, clear: Trainer, steps: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:logits lie outside")  # of minimax, which is as wrong in the clear
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_one_step_errs_by_no_more_than_fixed_point_may(seed: int) -> None:
     encrypted, clear, parts = drawn(seed, COARSE)
     assert torch.equal(joined(encrypted), joined(clear))
@@ -112,7 +112,7 @@ def test_sums_are_those_of_rounded_numbers_and_nothing_else_is_lost(seed: int) -
         assert torch.allclose(weights_of(encrypted)[name].double(), expected, rtol=0, atol=4 * FLOAT32 * sizes(clear))
 
 
-@pytest.mark.parametrize("seed", range(30, 36))
+@pytest.mark.parametrize("seed", range(30, 33))
 def test_the_errors_of_many_steps_add_up_at_most(seed: int) -> None:
     """Gradient descent on a convex loss brings two points no further apart, below a rate of 2 / the largest slope."""
     encrypted, clear, parts = drawn(seed, COARSE, ("taylor", "exact"))
