@@ -29,7 +29,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 LONGEST_S = 10.0
 
 # Who uses something of these starts a process from which others are forked.
-FORKING = ("tests.commands", "tests.run.forked", "tests.run.parties")
+FORKING = ("tests.commands", "tests.run.forked", "tests.run.parties", "tests.team.together")
 
 SecretsFactory = Callable[..., "Secrets"]
 
@@ -58,13 +58,10 @@ def _take_settings() -> None:
     _seed_no_absent_device(torch)
     # What is written outlives a process that is killed without it, and no test cuts the power.
     os.fsync = lambda descriptor: None
-    if not torch.cuda.is_available():
-        # torch.manual_seed keeps the stack of whoever calls it for a device that may be there later.
-        torch.cuda.manual_seed_all = lambda seed: None
     # Examples are derived from the test itself: the same ones everywhere, and no deadline that a slow machine would
     # miss.
-    # Half as many as usual where somebody waits.
-    examples = 100 if os.environ.get("CI") else 50
+    # Fewer than usual where somebody waits.
+    examples = 100 if os.environ.get("CI") else 30
     hypothesis.settings.register_profile("splitvfl", derandomize=True, deadline=None, max_examples=examples)
     hypothesis.settings.load_profile("splitvfl")
 

@@ -282,7 +282,9 @@ class ScribblingDefense:
 
 
 @pytest.mark.parametrize("crossing", ["gradient", "activation", "labels"])
-@pytest.mark.parametrize("scribble", [scribble_numpy, scribble_data])
+@pytest.mark.parametrize(
+    "scribble", [scribble_numpy, pytest.param(scribble_data, marks=pytest.mark.slow(reason="two more runs"))]
+)
 def test_a_defense_that_writes_into_what_it_was_handed_changes_no_weight_and_no_figure(
     crossing: str, scribble: Any
 ) -> None:

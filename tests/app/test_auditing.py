@@ -286,9 +286,15 @@ def test_other_exchanges_are_listed_as_not_audited(here: Path, exchange: str, mo
 
 
 @pytest.mark.parametrize(
-    ("before", "claimed"), [([], 0.5), ([{"name": "memoised-response", "epsilon": 1.0}], 1.0),
-                            ([{"name": "gaussian-targets", "mu": 1.0}], 1.0)],
-)  # fmt: skip
+    ("before", "claimed"),
+    [
+        ([], 0.5),
+        *(
+            pytest.param([targets], 1.0, marks=pytest.mark.slow(reason="2,000 draws"))
+            for targets in ({"name": "memoised-response", "epsilon": 1.0}, {"name": "gaussian-targets", "mu": 1.0})
+        ),
+    ],
+)
 def test_a_defense_behind_answers_claims_what_they_let_a_label_move(
     here: Path, before: list[Any], claimed: float
 ) -> None:

@@ -89,7 +89,9 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
 
 
 # 19 steps make an epoch.
-@pytest.mark.parametrize("step", [7, 19, 30])
+@pytest.mark.parametrize(
+    "step", [30, *(pytest.param(step, marks=pytest.mark.slow(reason="one more run")) for step in (7, 19))]
+)
 def test_stopped_in_the_middle_of_an_epoch_and_resumed_it_ends_with_equal_weights(
     folder: Path, step: int, straight: Trainer
 ) -> None:

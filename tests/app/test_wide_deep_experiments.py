@@ -204,6 +204,7 @@ def test_a_run_is_not_resumed_in_another_precision(capsys: pytest.CaptureFixture
 # --- precision
 
 
+@pytest.mark.slow(reason="two runs of ten epochs")
 def test_bf16_crosses_in_both_directions_and_learns_the_same() -> None:
     crossed: list[Message] = []
     half, full = trainer_of("train.autocast=bf16", "train.lr=0.01"), trainer_of("train.lr=0.01")

@@ -164,6 +164,7 @@ def test_the_released_sums_have_the_noise_that_was_agreed() -> None:
 # --- what it hides
 
 
+@pytest.mark.slow(reason="a thousand runs of five epochs")
 def test_who_knows_all_but_one_label_is_right_as_often_as_the_guarantee_allows_and_no_more() -> None:
     """The whole run of the record's sums, two worlds, the best test: along the record's row, added up over epochs."""
     epochs, runs, columns = 5, 1_000, 3

@@ -184,7 +184,9 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
 
 
 # Three batches of 16 make an epoch. Checkpoints come every second step and at epochs' ends; each kill loses some steps.
-@pytest.mark.parametrize("step", [3, 4, 5, 8])
+@pytest.mark.parametrize(
+    "step", [3, *(pytest.param(step, marks=pytest.mark.slow(reason="two more runs")) for step in (4, 5, 8))]
+)
 def test_killed_and_resumed_it_ends_as_if_nothing_had_happened(step: int, straight: Trainer, tmp_path: Path) -> None:
     with pytest.raises(Kill):
         everything(tmp_path, checkpoint_every=2).fit(3, progress=kill_after(step))
