@@ -626,8 +626,7 @@ class ActiveParty(Party):
         Neither defenses of gradients and activations nor penalties are asked: they change what the bottom models learn,
         and the top learns labels from that. A private top learns true labels whatever defenses make of them.
         """
-        learned = self.labels if self.private_top is None else ()
-        return _shifts(self.task, learned, self.task.loss.shifts_scores)
+        return _shifts(self.task, self.labels if self.private_top is None else (), self.task.loss.shifts_scores)
 
     @property
     def published_shifts(self) -> tuple[str, ...]:
@@ -647,8 +646,7 @@ class ActiveParty(Party):
     @property
     def label_releases(self) -> tuple[LabelRelease, ...]:
         """What partners see beside messages that is made from labels: each voids a guarantee for the whole run."""
-        stops = self.patience is not None
-        return releases_of(early_stopping=stops, selected_by_label=self.data.selected_by_label)
+        return releases_of(early_stopping=self.patience is not None, selected_by_label=self.data.selected_by_label)
 
     def connect(self, passive: str) -> CutLayer:
         """Return a new cut layer towards a passive party."""
