@@ -60,8 +60,8 @@ def _take_settings() -> None:
     os.fsync = lambda descriptor: None
     # Examples are derived from the test itself: the same ones everywhere, and no deadline that a slow machine would
     # miss.
-    # Half as many as usual where somebody waits.
-    examples = 100 if os.environ.get("CI") else 50
+    # Fewer than usual where somebody waits.
+    examples = 100 if os.environ.get("CI") else 30
     hypothesis.settings.register_profile("splitvfl", derandomize=True, deadline=None, max_examples=examples)
     hypothesis.settings.load_profile("splitvfl")
 

@@ -131,7 +131,7 @@ def _try_parts(experiment: Experiment, epochs: int, tell: Callable[[str], None],
             f"run: {going_on} holds a run; this is checked for train --resume. Without --resume train refuses the "
             "folder, with --overwrite it replaces the run, and --out names another folder"
         )
-        trainer.notify = tell
+        trainer.training.notify = tell
         done = experiment.take_up(trainer, going_on)
         on = f"train --resume goes on from step {trainer.step:,}"
         tell(f"run: {on if done is None else nothing_left(going_on, done)}")

@@ -271,7 +271,7 @@ class Deployment:
         team = FirstWorker(self._team.size)  # its own: the workers ask the run that is run whether they are to stop
         quiet = Deployment(self._config, self.name, own=self.own, team=team)
         tried = quiet.run(run.settings.folder, settings=replace(run.settings, team=team))  # data are digested once
-        tried.notify = notify
+        tried.training.notify = notify
         tried.take_up()
         return tried
 
@@ -295,7 +295,7 @@ class Deployment:
         config, own, settings = self._config, self.own, settings or self._settings(folder)
         if self.name != config.active:
             passive = PassiveRun(self._session, config.active, settings, build=self._watched_passive, progress=progress)
-            passive.account = self.assembly.budget()
+            passive.training.account = self.assembly.budget()
             return passive
         self.assembly.check_private_top()
         assert own.task is not None, "labels say what is learned"
@@ -308,10 +308,10 @@ class Deployment:
             build=lambda widths: self._active(task, widths),
             progress=progress,
         )
-        active.account = self.assembly.budget()
+        active.training.account = self.assembly.budget()
         solving = self._solving()
         if solving is not None:
-            active.foresee = lambda columns: self._foreseen(solving, columns)
+            active.training.foresee = lambda columns: self._foreseen(solving, columns)
         return active
 
     def _solving(self) -> Solving | None:
@@ -567,7 +567,7 @@ class Deployment:
         if isinstance(run, ActiveRun):
             found = self.summary(run)
             if config.audited:
-                found = with_own_model(found, run, run.party)
+                found = with_own_model(found, run.training, run.party)
         else:
             found = own_summary(config, self.assembly, run, notify=self._notify)
         provenance = begun.provenance(
@@ -599,7 +599,7 @@ class Deployment:
     def summary(self, run: ActiveRun) -> RunSummary:
         """Return the label party's finished run in numbers: what it could see of its own messages, and nothing else."""
         steps = len(run.settings.batches)
-        return self.assembly.summary(run, run.party, data=self._config.data.name, epoch_steps=steps)
+        return self.assembly.summary(run.training, run.party, data=self._config.data.name, epoch_steps=steps)
 
 
 def _unavailable(attack: Attack, party: ActiveParty, shows: frozenset[str], exchange: Exchange, *, partner: str) -> str:
@@ -761,7 +761,7 @@ def run_party(
             if team.rank:  # what is left to do is done once, by worker 0
                 return run, None
             if isinstance(run, PassiveRun):
-                for line in run.spent():  # which the summary of an active party says
+                for line in run.training.spent():  # which the summary of an active party says
                     notify(line)
             summary = keeping()
             show_on_board(summary, folder)

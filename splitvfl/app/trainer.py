@@ -197,7 +197,7 @@ class Trainer(SavingTrainer):
             exchanges=None if isinstance(given, Exchange) else given,
             malicious=malicious,
         )
-        self.account, self.overwrite = account, overwrite
+        self.training.account, self.overwrite = account, overwrite
         self.record, self.record_evaluations = record, record_evaluations
         self.score_by(scores_by, direction_by=direction_by)
 
@@ -218,7 +218,7 @@ class Trainer(SavingTrainer):
             DataError: If records are not as the training records were.
         """
         if records is not None:
-            records = read_joint_records(records, [party.data for party in self._parties]).records
+            records = read_joint_records(records, [party.data for party in self.training.parties]).records
         return super().predict(records, part=part)
 
 

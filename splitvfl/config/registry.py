@@ -493,7 +493,8 @@ def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter] 
         return None
 
 
-def _hints(constructor: Callable[..., Any]) -> dict[str, Any]:
+@cache
+def _hints(constructor: Callable[..., Any]) -> Mapping[str, Any]:
     try:
         return typing.get_type_hints(constructor, include_extras=True)
     except (NameError, TypeError, AttributeError):  # names that exist for type checkers only

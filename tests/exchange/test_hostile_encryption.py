@@ -83,14 +83,14 @@ class Stage:
         converse(self._halves(None), record=self.opening.append)
         converse(self._halves(0), record=self.messages.append)
         self._keys_exchanged = True
-        self._state = {party.name: copy.deepcopy(party.state_dict()) for party in self.trainer._parties}
+        self._state = {party.name: copy.deepcopy(party.state_dict()) for party in self.trainer.training.parties}
 
     def _halves(self, step: int | None) -> dict[str, Half]:
         sides = self.trainer._sides
         if step is None:
             return {name: side.open() for name, side in sides.items()}
         rows = self.trainer.batches.epoch(0)[step]
-        batches = {party.name: party.train_batch(rows) for party in self.trainer._parties}
+        batches = {party.name: party.train_batch(rows) for party in self.trainer.training.parties}
         return {name: side.step(batches.get(name, NO_RECORDS), step) for name, side in sides.items()}
 
     def attempt(self, place: Place, change: Change, *, record: Callable[[Message], None] | None = None) -> None:
@@ -110,7 +110,7 @@ class Stage:
         else:
             assert all(weight.isfinite().all() for weight in weights_of(self.trainer).values())
         finally:
-            for party in self.trainer._parties:
+            for party in self.trainer.training.parties:
                 party.load_state_dict(copy.deepcopy(self._state[party.name]))
                 party.refusals = Refusals(party.name)  # every attempt is the first
 
@@ -534,7 +534,7 @@ def test_who_takes_a_step_again_must_get_the_same_under_other_masks(
     name: str, cheat: str, victim: str, complaint: str
 ) -> None:
     own = Stage(EXCHANGES[name]())
-    parties = {party.name: party for party in own.trainer._parties}
+    parties = {party.name: party for party in own.trainer.training.parties}
     guard = ReplayGuard(())
     parties[victim].remember = guard.admit
     nothing = Place(name, "", "", "", 1)

@@ -40,6 +40,9 @@ from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint
 from tests.builders import ACTIVE, linear_trainer, small_trainer, weights
 
+# What own columns predict is never asked here, only whether it was judged.
+pytestmark = pytest.mark.usefixtures("quick_own_models")
+
 SIZES = {"train": 400, "test": 40}
 
 
@@ -606,7 +609,7 @@ def test_labels_that_are_no_classes_get_no_canaries() -> None:
         with_canaries(torch.arange(60), 20, classes=3)
 
 
-@pytest.mark.parametrize("name", ["wine", "diabetes"])
+@pytest.mark.parametrize("name", ["wine", pytest.param("diabetes", marks=pytest.mark.slow(reason="another training"))])
 def test_an_experiment_on_other_labels_has_an_auditor_and_canaries(name: str) -> None:
     text = EXPERIMENT.replace("alcohol", "al*" if name == "wine" else "a*").replace("wine", name)
     config = parse_config(text + "attacks: [direction]\nmodel: {name: mlp, bottom: [4]}\n", source="run.yaml")

@@ -689,14 +689,14 @@ def test_a_defense_of_the_activation_acts_where_it_is_asked_to() -> None:
 def test_evaluation_every_second_epoch_and_always_at_the_end() -> None:
     def evaluations(epochs: int) -> list[int]:
         trainer = small_trainer(evaluate_every=2)
-        evaluated, at = trainer.evaluated, []
+        evaluated, at = trainer.training.evaluated, []
 
         def count(evaluation: Evaluation) -> None:
-            assert trainer.plan is not None
-            at.append(trainer.plan.step + 1)
+            assert trainer.training.plan is not None
+            at.append(trainer.training.plan.step + 1)
             evaluated(evaluation)
 
-        trainer.evaluated = count  # type: ignore[method-assign]
+        trainer.training.evaluated = count  # type: ignore[method-assign]
         trainer.fit(epochs)
         return at
 
