@@ -33,7 +33,7 @@ from pydantic_core import (
     core_schema,
 )
 
-from splitvfl.config.registry import SUPPLIED, PluginKind, argument_names, arguments_of, construct, resolve
+from splitvfl.config.registry import SUPPLIED, PluginKind, arguments_of, construct, resolve
 from splitvfl.config.value_types import TOLD
 from splitvfl.config.yaml import Place
 from splitvfl.errors import ConfigError, shown, suggestion
@@ -82,9 +82,8 @@ class NamedSection(Settings):
         Raises:
             ConfigError: If the constructor objects.
         """
-        names = argument_names(self.factory)
-        options = {name: getattr(self, name) for name in type(self).model_fields} | supplied
-        return construct(self.factory, {name: options[name] for name in options if name in names}, *given)
+        own = {name: getattr(self, name) for name in type(self).model_fields} | supplied
+        return construct(self.factory, {name: own[name] for name in arguments_of(self.factory) if name in own}, *given)
 
 
 @dataclass(frozen=True)

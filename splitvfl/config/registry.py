@@ -292,23 +292,13 @@ def arguments_of(factory: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
     Those that it passes on by ``**`` to the class it is derived from are among them, and come first. An annotation that
     means nothing to pydantic is ``Any``; a member of a union that no file can hold is left out.
     """
-    hints = {constructor: _hints(constructor) for constructor in _constructors(factory)}
-    return {
-        one.name: (_readable(hints[by].get(one.name, Any)), ... if one.default is one.empty else one.default)
-        for by, one in _taken(factory)
-    }
-
-
-def argument_names(factory: Callable[..., Any]) -> set[str]:
-    """Return the names of these arguments; what they are annotated with is not looked at."""
-    return {parameter.name for _, parameter in _taken(factory)}
-
-
-def _taken(factory: Callable[..., Any]) -> Iterator[tuple[Callable[..., Any], inspect.Parameter]]:
+    found: dict[str, tuple[Any, Any]] = {}
     for constructor in reversed(_constructors(factory)):
-        for name, parameter in inspect.signature(constructor).parameters.items():
-            if name != "self" and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-                yield constructor, parameter
+        hints = _hints(constructor)
+        for name, one in inspect.signature(constructor).parameters.items():
+            if name != "self" and one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD):
+                found[name] = (_readable(hints.get(name, Any)), ... if one.default is one.empty else one.default)
+    return found
 
 
 def _constructors(factory: Callable[..., Any]) -> list[Callable[..., Any]]:

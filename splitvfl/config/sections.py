@@ -57,7 +57,7 @@ from torch import nn
 from splitvfl.claims import claims_of
 from splitvfl.config.module_sources import sources_in_force, untrusted_run
 from splitvfl.config.named import Named, NamedSection, refusal
-from splitvfl.config.registry import PluginKind, argument_names, check_options, construct, find, resolve, unknown
+from splitvfl.config.registry import PluginKind, arguments_of, check_options, construct, find, resolve, unknown
 from splitvfl.config.value_types import words
 from splitvfl.config.yaml import Document, Place, parse_override, place_in, to_yaml
 from splitvfl.data.coin_labels import LEAST_CANARIES
@@ -1627,7 +1627,7 @@ def _check_constructors(document: Document, model: NamedSection, exchange: Named
     weight.grad = torch.zeros(1)
     weights = [weight]
     # One whose constructor asks for the largest batch is made when the data are there to say how many "all" are.
-    unknown = train.batch_size == "all" and "rows" in argument_names(exchange.factory)
+    unknown = train.batch_size == "all" and "rows" in arguments_of(exchange.factory)
     for place, section, given, supplied in (
         (("model",), model, (), {}),
         (("exchange",), None if unknown else exchange, (), {"rows": train.batch_size}),

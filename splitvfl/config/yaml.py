@@ -171,9 +171,8 @@ class Document:
             return None
         try:
             return _VALUES[node.tag](node.value)
-        except (
-            ValueError
-        ):  # a tag that was written out may disagree with its text, as in !!int ten; or half a character
+        except ValueError:
+            # A tag that was written out may disagree with its text, as in !!int ten; or it is half a character.
             self.report(path, f"{shown(node.value)} cannot be read as {node.tag.removeprefix('tag:yaml.org,2002:')}")
             return None
 

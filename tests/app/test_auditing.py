@@ -265,8 +265,8 @@ def test_strict_fails_where_a_claim_is_violated_or_not_covered(here: Path) -> No
     assert main(["audit", str(experiment(here, {"name": "mine:Halved", "epsilon": 1.0})), *words]) == 1
     said = json.loads(Path("audit.json").read_text())
     assert said["defenses"][0]["verdict"] == "violated"
-    assert main(["audit", str(experiment(here, {"name": "mine:Halved", "epsilon": 1.0})), *words[:4]]) == 0
     assert main(["audit", str(experiment(here, ROWS)), *few]) == 1
+    assert main(["audit", str(experiment(here, ROWS)), *few[:-1]]) == 0
     assert main(["audit", str(experiment(here, ADD)), *few]) == 0
 
 
