@@ -147,9 +147,9 @@ def test_hdp_noise_and_its_run_are_those_of_the_file(
     assert by_hand.fit(2) == by_file.fit(2)
     for mine, theirs in zip(weights_of(by_hand), weights_of(by_file), strict=True):
         assert torch.equal(mine, theirs)
-    assert by_hand.spent() == by_file.spent() != []
-    assert by_hand.account is not None
-    mu = by_hand.account.spent(by_hand.active.name, relation="label").mu
+    assert by_hand.training.spent() == by_file.training.spent() != []
+    assert by_hand.training.account is not None
+    mu = by_hand.training.account.spent(by_hand.active.name, relation="label").mu
     for verdict in by_hand.verdict.values():
         assert verdict.labels is not None
         assert verdict.labels.guarantee is not None
@@ -177,8 +177,8 @@ def test_given_noise_has_a_budget_that_ends_the_run(data: VerticalData) -> None:
     for trainer in (by_file, by_hand):
         trainer.fit(9)
     assert by_hand.step == by_file.step < 9 * 4
-    assert by_hand.account is not None
-    assert by_hand.account.last_step == by_hand.step
+    assert by_hand.training.account is not None
+    assert by_hand.training.account.last_step == by_hand.step
 
 
 def test_noise_before_encryption_is_that_of_the_file(data: VerticalData) -> None:
@@ -217,11 +217,11 @@ def test_noise_on_sums_is_that_of_the_file(data: VerticalData) -> None:
     assert by_hand.exchange.sum_noise is not None
     assert {"noise on a sum": by_hand.exchange.sum_noise.sigma}.items() <= plan.terms().items()
     assert list(by_hand.noise_notes) == plan.notes({})
-    assert by_hand.account is not None
+    assert by_hand.training.account is not None
     # Given noise of which nothing is counted needs no number of epochs.
     given = agreed.model_copy(update={"sigma": 5.0})
     uncounted = in_python(data, Residue(rows=128, own_part="sent", sum_noise=given), epochs=None)
-    assert uncounted.account is None
+    assert uncounted.training.account is None
 
 
 @pytest.mark.parametrize(

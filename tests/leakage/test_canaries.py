@@ -45,6 +45,9 @@ from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint
 from tests.builders import ACTIVE, linear_trainer, small_trainer, weights
 
+# What own columns predict is never asked here, only whether it was judged.
+pytestmark = pytest.mark.usefixtures("quick_own_models")
+
 SIZES = {"train": 400, "test": 40}
 
 
@@ -54,8 +57,8 @@ def trainer(**settings: Any) -> Trainer:
 
 def coins_of(run: Trainer) -> tuple[list[int], list[int]]:
     """Positions and coins."""
-    assert run.active.canaries is not None
-    state = run.active.canaries.state_dict()
+    assert run.active.training_labels.canaries is not None
+    state = run.active.training_labels.canaries.state_dict()
     return state["positions"].tolist(), state["coins"].tolist()
 
 
@@ -540,7 +543,7 @@ def test_the_interval_of_the_better_attack_is_one_for_both() -> None:
 def test_a_trainer_without_leaves_none_of_an_earlier_one() -> None:
     run = trainer()
     again = Trainer(run.active, run.passives, batch_size=50)
-    assert run.active.canaries is None
+    assert run.active.training_labels.canaries is None
     again.fit(1)
     assert again.watch.worst_canaries is None
     assert again.watch.canaries("telecom") == {}
@@ -676,7 +679,7 @@ def test_labels_that_are_no_classes_get_no_canaries() -> None:
         with_canaries(torch.arange(60), 20, classes=3)
 
 
-@pytest.mark.parametrize("name", ["wine", "diabetes"])
+@pytest.mark.parametrize("name", ["wine", pytest.param("diabetes", marks=pytest.mark.slow(reason="another training"))])
 def test_an_experiment_on_other_labels_has_an_auditor_and_canaries(name: str) -> None:
     text = EXPERIMENT.replace("alcohol", "al*" if name == "wine" else "a*").replace("wine", name)
     config = parse_config(text + "attacks: [direction]\nmodel: {name: mlp, bottom: [4]}\n", source="run.yaml")
@@ -684,7 +687,7 @@ def test_an_experiment_on_other_labels_has_an_auditor_and_canaries(name: str) ->
 
     trainer.fit(2)
 
-    coins = trainer.active.canaries
+    coins = trainer.active.training_labels.canaries
     assert coins is not None
     found = trainer.watch.canaries("lab")
     assert set(found) == {"auditor-linear", "auditor-ratio", "direction"}

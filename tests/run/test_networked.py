@@ -135,8 +135,8 @@ CASES["record-gaussian"] = (
 )
 
 
-# One of each kind: all hooks; a cut of few bits, answers and an early end; keys of parties; keys of another one.
-QUICK = ("three", "silence", "residue", "coordinator")
+# All hooks; a cut of few bits, answers and an early end; keys, of parties and of another one.
+QUICK = ("three", "silence", "coordinator")
 
 
 @pytest.mark.parametrize(
