@@ -83,6 +83,12 @@ def test_early_stopping_voids_what_is_promised_of_a_run(defense: Any) -> None:
     for said in (promises_of, lambda party, epochs: promised_in_short([party], epochs=epochs)):
         assert all("all messages of the run together" in line for line in said(covered, 3))
         assert [line.removesuffix(".") for line in said(stopped, 3)] == [f"{defense.name}: {VOID}"]
+    for party, of_run in ((covered, True), (stopped, False)):
+        guarantee = label_guarantee(party, next(iter(party.cuts)), epochs=3)
+        assert guarantee is not None
+        assert (guarantee.of_run, guarantee.scope) == (of_run, "run")
+        assert guarantee.void == (() if of_run else ("early stopping",))
+        assert guarantee.auc < 1.0
     (words,) = claims_in_words([stopped])
     assert words.startswith(f"{defense.name}: {VOID}.")
     assert VOID not in claims_in_words([covered])[0]
