@@ -210,7 +210,7 @@ def test_a_division_that_is_stratified_by_labels_voids_it(data: PartyData, found
     assert ("stratified division is made from labels" in void_for_labels([data])) == found
 
 
-def test_classes_and_numbers_are_told_apart() -> None:
+def test_of_numbers_and_of_records_that_are_not_divided_no_division_is_stratified() -> None:
     classes = _divided(_stratified)
     many = replace(
         classes,
@@ -226,7 +226,9 @@ def test_classes_and_numbers_are_told_apart() -> None:
             for part in ("train", "test")
         },
     )
-    assert (many.seems_stratified, numbers.seems_stratified) == (True, False)
+    undivided = replace(classes, test=classes.train)
+    found = [data.seems_stratified for data in (many, numbers, undivided)]
+    assert found == [True, False, False]
 
 
 @pytest.mark.parametrize(
