@@ -192,7 +192,7 @@ class ScoreKeeper(Keeper):
         if self._canaries is None:
             return None
         scores, coins = self._canaries.of_all()
-        return self._orientation * scores, coins
+        return self.orientation * scores, coins
 
     def canary_leak(self, *, level: float = 0.95) -> CanaryLeak | None:
         """Return what the accumulated scores tell of the canaries' labels; ``None`` where there are none.
@@ -212,7 +212,7 @@ class ScoreKeeper(Keeper):
         if answers is None or self._canaries is None:
             return None
         ids, labels = answers
-        scores = self._orientation * self._canaries.of(ids)
+        scores = self.orientation * self._canaries.of(ids)
         return CanaryLeak.of(torch.from_numpy(scores), torch.from_numpy(labels), level=level)
 
     def summary(self) -> LeakSummary:

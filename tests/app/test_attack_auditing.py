@@ -9,19 +9,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
+from torch import Tensor
 
 from splitvfl.app.assembly import Assembly
-from splitvfl.app.attack_auditing import _sign, coins_of, seats_of, try_attacks
+from splitvfl.app.attack_auditing import _moment, coins_of, seats_of, try_attacks
 from splitvfl.app.audit_ceilings import NO_COLUMNS, NO_LABELS, REFUTED, Guarantees, accounted_claim
 from splitvfl.app.auditing import audit_experiment
 from splitvfl.app.experiment import Experiment, prepare
 from splitvfl.app.hdp_plan import HdpPlan
+from splitvfl.attacks import NormAttack
 from splitvfl.audit import ClaimAudit, DefenseAudit
 from splitvfl.config.sections import AuditConfig, ExperimentConfig, load_config
 from splitvfl.errors import ConfigError
+from splitvfl.hooks import View
+from splitvfl.metrics import leak_auc
 from splitvfl.run.trainer import Trainer
 from splitvfl.run.training import Status
+from tests.builders import small_trainer
 
 TWO = {"bank": {"role": "active", "columns": 0.4}, "lab": {"role": "passive", "columns": "rest"}}
 THREE = {
@@ -123,11 +129,32 @@ def test_all_together_put_their_scores_of_each_record_together(tmp_path: Path) -
         assert all(part is not None and (part[1] == read.coins[1]).all() for part in parts)
 
 
-@pytest.mark.parametrize(
-    ("attack", "auc", "sign"), [("norm", 0.4, -1.0), ("norm", 0.6, 1.0), ("auditor-ratio", 0.4, 1.0)]
-)
-def test_only_what_does_not_know_which_way_round_it_is_is_turned(attack: str, auc: float, sign: float) -> None:
-    assert _sign(attack, auc) == sign
+class UpsideDown(NormAttack):
+    """The norm attack, whose scores are higher for the other class."""
+
+    name = "upside-down"
+
+    def __call__(self, view: View, /) -> Tensor:
+        return -super().__call__(view)
+
+
+def test_coins_are_read_the_way_round_that_other_records_say() -> None:
+    made = small_trainer(
+        ("lab", "shop"),
+        sizes={"train": 200, "test": 20},
+        batch_size=50,
+        canaries=60,
+        audit=True,
+        attacks=[NormAttack(), UpsideDown()],
+    )
+    made.fit(2)
+    for readers, found in _moment(made).items():
+        aucs = {}
+        for name, read in found.items():
+            assert read.coins is not None
+            aucs[name] = leak_auc(*map(torch.from_numpy, read.coins))
+        assert aucs["norm"] == pytest.approx(aucs["upside-down"]), readers
+        assert aucs["norm"] > 0.75, readers
 
 
 def test_seeds_out_of_range_are_refused(tmp_path: Path) -> None:
