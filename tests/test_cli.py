@@ -18,6 +18,7 @@ from splitvfl.cli import main
 from splitvfl.config.sections import load_config
 from splitvfl.models.mlp import MLPRecipe
 from splitvfl.report.summary import read_summary
+from splitvfl.system.signals import Interrupted
 from tests.commands import Command
 
 # What own columns predict is never asked here, only whether it was judged.
@@ -194,6 +195,17 @@ def test_a_twin_is_refused_beside_canaries_and_without_an_auditor(
             assert main([command, str(experiment), setting, "--audit-twin"]) == 2
             assert expected in capsys.readouterr().err
     assert not Path("runs").exists()
+
+
+def test_who_stops_a_twin_is_told_how_to_resume_it(
+    experiment: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr("splitvfl.app.experiment.run_experiment", stopped)
+    assert main(["train", str(experiment), "--audit-twin"]) == 130
+    assert "--out runs/credit --resume --audit-twin;" in capsys.readouterr().err
 
 
 def test_a_comparison_goes_on_where_it_was_stopped(experiment: Path, compared: tuple[Path, str]) -> None:

@@ -35,6 +35,7 @@ from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CanaryLeak, pooled, with_canaries
 from splitvfl.leakage.class_judging import ClassKeeper
 from splitvfl.leakage.judging import Leak, ScoreKeeper, worst_of
+from splitvfl.leakage.message_audit import AUDITORS
 from splitvfl.leakage.monitor import read_metrics
 from splitvfl.leakage.number_judging import NumberKeeper
 from splitvfl.learning.label_gradients import LabelGradients, mean_cross_entropy
@@ -332,19 +333,38 @@ def test_canaries_have_no_part_in_their_own_orientation(task: str) -> None:
     assert found.auc == 0.0
 
 
+@pytest.mark.parametrize("task", KEEPERS)
+def test_who_knows_labels_is_not_turned_round(task: str) -> None:
+    make, labels_of, score = KEEPERS[task]
+    labels, keeper = labels_of(300), make(canaries=Canaries(torch.arange(60)))
+    scores = score(labels).clone()
+    scores[60:] *= -1.0  # as what is predicted of other records may turn them
+    keeper.add(torch.arange(300), scores, labels)
+    assert keeper.canary_leak().auc == 0.0
+    keeper.knows_labels = True
+    assert keeper.canary_leak().auc == 1.0
+
+
 @pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
 def test_no_attack_is_right_about_other_records_and_wrong_about_canaries(task: str) -> None:
     found = built_in("attacks")
     names = ("direction", "gradient-classifier", "mixture", "norm", "residual", "sign")
     attacks = [found[name]() for name in names if task in tasks_of(found[name])]
     trainer = small_trainer(
-        task=task, sizes={"train": 160, "test": 20}, batch_size=80, canaries=60, audit=True, attacks=attacks
+        task=task,
+        sizes={"train": 160, "test": 20},
+        batch_size=80,
+        canaries=60,
+        audit=True,
+        noise_seed_for_experiments=5,
+        attacks=attacks,
     )
     trainer.fit(1)
     read = trainer.watch.canaries("telecom")
     sure = [name for name, one in trainer.summaries("telecom").items() if one.worst_accumulated_auc > 0.9]
     assert len([name for name in sure if name in read]) >= 2
     assert all(read[name].auc > 0.75 for name in sure if name in read)
+    assert all(keeper.knows_labels is (name in AUDITORS) for name, keeper in trainer.watch.keepers("telecom").items())
 
 
 def test_without_ids_nobody_knows_which_they_are() -> None:
