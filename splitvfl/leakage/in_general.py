@@ -31,6 +31,8 @@ MANY_RECORDS: Final = 1_000
 
 # Records are divided into so many parts by one number: cells of two have forty records and more.
 _CELL, _MOST_PARTS = 40, 20
+# Of wide features fewer records are used, so that their models take seconds.
+_MOST_NUMBERS, _FEWEST_WIDE = 2_000_000, 2_000
 # Standard errors.
 _CERTAIN = 1.96
 
@@ -211,16 +213,20 @@ def labels_in_general(history: RunHistory, *, seed: int = 0) -> InGeneral | None
     codes = sample.features.categorical.cpu().numpy().astype(np.int64)
     if not numeric.shape[1] + codes.shape[1]:
         return None
-    labels, width = sample.labels.astype(np.float64), sample.predicted.shape[1]
-    taught = taught_by_messages(numeric, codes, sample.told, np.ones(len(labels), np.bool_))
-    plain = np.repeat(sample.component[:, None], width, axis=1)
-    folds = np.random.default_rng(seed).permutation(len(labels)) % FOLDS
+    wide = (numeric.shape[1] + codes.shape[1]) * sample.told.shape[1]
+    generator, count = np.random.default_rng(seed), len(sample.ids)
+    kept = np.sort(generator.permutation(count)[: max(_FEWEST_WIDE, _MOST_NUMBERS // wide)])
+    numeric, codes, told = numeric[kept], codes[kept], sample.told[kept]
+    labels, predicted = sample.labels[kept].astype(np.float64), sample.predicted[kept]
+    taught = taught_by_messages(numeric, codes, told, np.ones(len(labels), np.bool_))
+    plain = np.repeat(sample.component[kept, None], predicted.shape[1], axis=1)
+    folds = generator.permutation(len(labels)) % FOLDS
     before = _turned(plain, labels, history.classes, folds)
     after = np.sum([in_units(part) for part in taught], axis=0)
     # A record's own message has no part in what is predicted of it: where messages are noise the mean of these is zero.
-    alike = (after * (sample.told - sample.told.mean(axis=0))).sum(axis=1)
+    alike = (after * (told - told.mean(axis=0))).sum(axis=1)
     taught_something = bool(alike.mean() > _CERTAIN * alike.std(ddof=1) / len(alike) ** 0.5)
-    return InGeneral(history.classes, sample.ids, labels, sample.predicted, before, after, taught_something)
+    return InGeneral(history.classes, sample.ids[kept], labels, predicted, before, after, taught_something)
 
 
 def _turned(scores: Floats, labels: Floats, classes: int | None, folds: npt.NDArray[np.int64]) -> Floats:

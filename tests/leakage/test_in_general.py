@@ -153,6 +153,20 @@ def test_classes_and_numbers_have_their_own_figures(task: str) -> None:
     assert found.label_free({"norm": np.zeros(800)}) is None
 
 
+def test_of_wide_features_fewer_records_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trained(records=400, attacks=[NormAttack()])
+    monkeypatch.setattr(in_general, "_MOST_NUMBERS", 150 * WIDTH)
+    monkeypatch.setattr(in_general, "_FEWEST_WIDE", 10)
+    found = trainer.watch.in_general("lab")
+    assert found is not None
+    assert len(found.ids) == len(found.labels) == len(found.before) == len(found.after) == len(found.predicted) == 150
+    _, labels = world("binary", 400)
+    np.testing.assert_array_equal(labels[found.ids], found.labels)
+    attack = trainer.watch.label_free("lab")
+    assert attack is not None
+    assert attack.records == 150
+
+
 def test_noise_teaches_nothing_new() -> None:
     found = trained(defenses=[Isotropic(ratio=1e3)]).watch.knowledge_gain("lab")
     assert found is not None
