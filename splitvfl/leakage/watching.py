@@ -78,14 +78,19 @@ class Watch:
         leaks = {name: keeper.canary_leak() for name, keeper in keepers.items()}
         return {name: leak for name, leak in leaks.items() if leak is not None and not math.isnan(leak.auc)}
 
-    def excess(self, party: str) -> CanaryLeak | None:
+    def excess(self, party: str, *, randomised: bool = False) -> CanaryLeak | None:
         """Return the largest canary AUC of the auditor's and all other attacks on one party's messages.
 
         The interval holds for all of them at once; ``None`` without canaries. Attacks that read no message are no part
         of it.
+
+        Args:
+            party: The passive party.
+            randomised: Whether it is of the labels that a label defense put in the place of the canaries'.
         """
         blind = {name for name, leak in self.leaks[party].items() if not reads_messages(leak.attack)}
-        return worst_of(keeper for name, keeper in self.keepers(party).items() if name not in blind)
+        judges = (keeper for name, keeper in self.keepers(party).items() if name not in blind)
+        return worst_of(judges, randomised=randomised)
 
     def knowledge_gain(self, party: str) -> KnowledgeGain | None:
         """Return what one party has learned of labels in general; ``None`` where that is not known."""

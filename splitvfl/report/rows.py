@@ -287,31 +287,16 @@ def attack_result(party: PartyResult, name: str) -> LeakSummary | None:
     results = [result for attack, result in party.attacks.items() if shown_name(attack) == name]
     if len(results) < 2:
         return results[0] if results else None
-    step = nanmax(*(result.worst_auc for result in results))
-    accumulated = nanmax(*(result.worst_accumulated_auc for result in results))
-    return LeakSummary(
-        auc=step,
-        worst_auc=step,
-        quantile_95=nanmax(*(result.quantile_95 for result in results)),
-        accumulated_auc=accumulated,
-        worst_accumulated_auc=accumulated,
-        steps=max(result.steps for result in results),
-        undefined=max(result.undefined for result in results),
-        positives=results[0].positives,
-        negatives=results[0].negatives,
-        **_beside(results),
+    most = {name: nanmax(*(getattr(result, name) for result in results)) for name in _LARGEST}
+    counts = {name: max(getattr(result, name) for result in results) for name in ("steps", "undefined")}
+    return replace(
+        results[0], **most, **counts, auc=most["worst_auc"], accumulated_auc=most["worst_accumulated_auc"], scored=1.0
     )
 
 
-def _beside(results: Sequence[LeakSummary]) -> dict[str, Any]:
-    """Return the largest figures of classes and numbers beside their AUCs; nothing of two classes."""
-    first = results[0]
-    if first.task == "binary":
-        return {}
-    names = ("top1", "accumulated_top1", "correlation", "accumulated_correlation", "within")
-    return {name: nanmax(*(getattr(result, name) for result in results)) for name in names} | {
-        name: getattr(first, name) for name in ("task", "class_counts", "commonest", "trivially_within", "chance")
-    }
+# What is shown of several attacks: of these, figure by figure, the largest.
+_SUMS = ("worst_accumulated_auc", "accumulated_top1", "accumulated_correlation")
+_LARGEST = ("worst_auc", "quantile_95", "top1", "correlation", "within", *_SUMS)
 
 
 @dataclass(frozen=True)
@@ -518,6 +503,7 @@ class PartyRow:
         return replace(
             first,
             excess=self.excess,
+            randomised=None,
             worst_canaries=None,
             guarantee=min(bounds, key=lambda bound: (0, 0, 0.0) if bound is None else (1, bound.of_run, -bound.auc)),
             label_free=min(attacks, key=lambda attack: attack is not None and attack.decides(goal)),
