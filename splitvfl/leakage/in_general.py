@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from splitvfl.errors import ArgumentError
 from splitvfl.leakage.message_models import in_units, taught_by_messages
 from splitvfl.leakage.paired_aucs import Judged, difference, judged
 from splitvfl.leakage.run_audit import RunHistory
@@ -35,6 +36,12 @@ _CELL, _MOST_PARTS = 40, 20
 _MOST_NUMBERS, _FEWEST_WIDE = 2_000_000, 2_000
 # Standard errors.
 _CERTAIN = 1.96
+
+
+def _check_aucs(**figures: float) -> None:
+    for name, value in figures.items():
+        if not 0.0 <= value <= 1.0:
+            raise ArgumentError(f"{name} must be from 0 to 1, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,11 @@ class KnowledgeGain:
     high: float
     taught: bool = True
     model: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_aucs(before=self.before, after=self.after, model=0.5 if self.model is None else self.model)
+        if not self.low <= self.high:
+            raise ArgumentError(f"expected low <= high, got {self.low:g} and {self.high:g}")
 
     @property
     def significant(self) -> bool:
@@ -119,6 +131,9 @@ class LabelFreeAttack:
     beats_prediction: bool
     matched: float
     records: int
+
+    def __post_init__(self) -> None:
+        _check_aucs(auc=self.auc, low=self.low, matched=self.matched)
 
     @property
     def shown(self) -> float:
@@ -186,10 +201,9 @@ class InGeneral(NamedTuple):
             matched = matched_auc(tensor, labels, alike, groups=parts**2)
             baseline, general, model = (difference(own, other, level=level)[0] > 0.0 for other in known)
             low, _ = auc_interval(tensor, labels, level=level)
-            found.append(LabelFreeAttack(name, own.value, low, baseline, general, model, matched, len(scores)))
-        return max(
-            (one for one in found if not np.isnan(one.matched)), key=lambda one: (one.shown, one.low), default=None
-        )
+            if not np.isnan(matched):  # else no two records of different labels are alike
+                found.append(LabelFreeAttack(name, own.value, low, baseline, general, model, matched, len(scores)))
+        return max(found, key=lambda one: (one.shown, one.low), default=None)
 
     def _judged(self, scores: Floats) -> Judged:
         return judged(scores, self.labels, self.classes)
