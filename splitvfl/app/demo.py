@@ -14,24 +14,25 @@ EXPERIMENTS = {
 data: {name: digits, digit: 8, scale: standard}
 model: {name: mlp, bottom: [64, 32]}
 train: {epochs: 15, batch_size: 128, optimizer: {name: adam, lr: 0.001}}
-audit: {canaries: 144}
+audit: {twin: true}
 """,
     "digits-logistic-regression": """
 data: {name: digits, digit: 8, scale: standard}
 model: {name: logistic-regression}
 train: {epochs: 15, batch_size: 128, optimizer: {name: adam, lr: 0.02}}
-audit: {canaries: 144}
+audit: {twin: true}
 """,
     "breast-cancer-mlp": """
 data: {name: breast-cancer, scale: standard}
 model: {name: mlp, bottom: [64, 32]}
 train: {epochs: 15, batch_size: 64, optimizer: {name: adam, lr: 0.001}}
+audit: {twin: true}
 """,
     "digits-to-convergence": """
 data: {name: digits, digit: 8, scale: standard}
 model: {name: mlp, bottom: [64, 32]}
 train: {epochs: 40, batch_size: 128, optimizer: {name: adam, lr: 0.001}}
-audit: {canaries: 144}
+audit: {twin: true}
 """,
 }
 

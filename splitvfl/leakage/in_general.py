@@ -75,15 +75,15 @@ class KnowledgeGain:
         Args:
             runs: At least one.
         """
-        means = [sum(getattr(one, name) for one in runs) / len(runs) for name in ("before", "after")]
+        before, after = (sum(getattr(one, name) for one in runs) / len(runs) for name in ("before", "after"))
         models = [one.model for one in runs if one.model is not None]
         below = math.hypot(*(one.after - one.before - one.low for one in runs)) / len(runs)
         above = math.hypot(*(one.high - one.after + one.before for one in runs)) / len(runs)
-        learned = means[1] - means[0]
         return cls(
-            *means,
-            learned - below,
-            learned + above,
+            before,
+            after,
+            after - before - below,
+            after - before + above,
             taught=all(one.taught for one in runs),
             model=sum(models) / len(runs) if len(models) == len(runs) else None,
         )

@@ -89,8 +89,10 @@ def _of_labels(name: str, verdict: Verdict) -> list[tuple[str, Text]]:
     if verdict.prevented_by:
         rows.append(("", Text(f"prevented by: {verdict.prevented_by}")))
     rows += [("guarantee", _guarantee(verdict)), ("excess", _excess(verdict))]
+    if verdict.randomised is not None:
+        rows.append(("", _randomised(verdict.randomised)))
     if verdict.knowledge_gain is not None:
-        rows.append(("in general", _in_general(name, verdict.knowledge_gain)))
+        rows.append(("in general", _in_general(verdict.knowledge_gain)))
     if verdict.total is not None:
         what = (
             f"messages + {name}'s own features + predictions"
@@ -120,10 +122,15 @@ def _guarantee(verdict: Verdict) -> Text:
 def _excess(verdict: Verdict) -> Text:
     found = verdict.excess
     if found is None:
-        return Text("cannot be measured in this protocol" if verdict.row == "one-way" else _NOT_MEASURED)
+        return Text(_NOT_MEASURED if verdict.measurable else "cannot be measured in this protocol")
     twin = " of the audit twin" if found.twin else ""
     interval = f"95 % CI {found.low:.2f}–{found.high:.2f}, {found.canaries:,} canaries{twin}"
     return _line(f"{found.value:.2f}", f"{interval}{_beside(verdict, found)}")
+
+
+def _randomised(found: Excess) -> Text:
+    interval = f"95 % CI {found.low:.2f}–{found.high:.2f}"
+    return _line(f"{found.value:.2f}", f"{interval} for their randomised labels")
 
 
 def _beside(verdict: Verdict, found: Excess) -> str:
@@ -133,11 +140,11 @@ def _beside(verdict: Verdict, found: Excess) -> str:
     return f": consistent with {bound.auc:.2f}" if found.above(bound.auc) < 2.0 else f": higher than {bound.auc:.2f}"
 
 
-def _in_general(name: str, gain: KnowledgeGain) -> Text:
+def _in_general(gain: KnowledgeGain) -> Text:
     if gain.nothing_came:
         return Text("nothing new")
-    model = "" if gain.model is None else f" (model: {gain.model:.2f})"
-    words = f"{name} now predicts labels without knowing one{model}" if gain.significant else "nothing new"
+    model = "" if gain.model is None else f" (model {gain.model:.2f})"
+    words = f"now predicts labels without knowing one{model}" if gain.significant else "nothing new"
     return _line(f"{gain.before:.2f} → {gain.after:.2f}", words)
 
 

@@ -503,6 +503,7 @@ class PartyRow:
         return replace(
             first,
             excess=self.excess,
+            randomised=None,
             worst_canaries=None,
             guarantee=min(bounds, key=lambda bound: (0, 0, 0.0) if bound is None else (1, bound.of_run, -bound.auc)),
             label_free=min(attacks, key=lambda attack: attack is not None and attack.decides(goal)),

@@ -185,9 +185,11 @@ class Verdict:
         prevented_by: The smallest change that prevents it, where it is known before the first step; else empty.
         guarantee: The tightest guarantee; ``None``: none.
         excess: What messages add beyond the model's prediction; ``None``: not measured.
+        randomised: What they reveal of the randomised labels that stand for canaries'; ``None``: there are none.
         total: Total leakage; ``None``: not measured.
         baseline: What the partner infers alone; ``None``: not known.
         knowledge_gain: Labels in general; ``None``: not measured.
+        measurable: Whether messages about single records come back, in which canaries could be looked for.
     """
 
     state: State
@@ -197,9 +199,11 @@ class Verdict:
     prevented_by: str = ""
     guarantee: Guarantee | None = None
     excess: Excess | None = None
+    randomised: Excess | None = None
     total: Total | None = None
     baseline: Baseline | None = None
     knowledge_gain: KnowledgeGain | None = None
+    measurable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +235,7 @@ def label_verdict(
     evidence: LabelEvidence,
     *,
     goal: float,
+    randomised: Excess | None = None,
     total: Total | None = None,
     baseline: Baseline | None = None,
     knowledge_gain: KnowledgeGain | None = None,
@@ -251,7 +256,8 @@ def label_verdict(
     Args:
         evidence: What is known.
         goal: The AUC that an individual label's leak is to stay below or at, from 0.5 to below 1.
-        total: Shown beside it, as are the next two.
+        randomised: Shown beside it, as are the next three: the excess of randomised labels.
+        total: Total leakage.
         baseline: What the partner infers alone.
         knowledge_gain: Labels in general.
 
@@ -264,9 +270,11 @@ def label_verdict(
         _by_table(evidence, goal),
         guarantee=evidence.guarantee,
         excess=evidence.excess,
+        randomised=randomised,
         total=total,
         baseline=baseline,
         knowledge_gain=knowledge_gain,
+        measurable=evidence.measurable,
     )
 
 
@@ -288,7 +296,7 @@ def _by_table(evidence: LabelEvidence, goal: float) -> Verdict:
     if evidence.releases and evidence.one_way:
         seen = " and ".join(evidence.releases)
         return Verdict(
-            "inconclusive", "undecided", f"the partner sees {seen}, made from labels", f"to leave out {seen}"
+            "inconclusive", "undecided", f"the partner sees what is made from labels: {seen}", f"a run without {seen}"
         )
     if not evidence.measurable:
         return Verdict("inconclusive", "undecided", "the excess cannot be measured in this protocol", "a guarantee")

@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from splitvfl.app.trainer import Trainer
-from splitvfl.attacks import ComponentAttack, DirectionAttack, NormAttack, ReadoutAttack
+from splitvfl.attacks import ComponentAttack, DirectionAttack, LabelsAndFeaturesAttack, NormAttack
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.defenses import AsymmetricResponse, Isotropic
 from splitvfl.leakage import in_general, message_models
@@ -140,7 +140,7 @@ def test_a_baseline_that_knows_nothing_reads_one_half_as_other_records_turn_it_r
 @pytest.mark.parametrize("task", ["multiclass", "regression"])
 def test_classes_and_numbers_have_their_own_figures(task: str) -> None:
     trainer = trained(task=task, records=800)
-    found = trainer.watch.audits["lab"].in_general
+    found = trainer.watch.in_general("lab")
     assert found is not None
     gain = found.gain
     assert gain is not None
@@ -204,11 +204,13 @@ def test_nothing_is_known_where_features_are_not() -> None:
 
 
 def test_undefended_an_attack_that_needs_no_labels_decides() -> None:
-    attacks = [NormAttack(), ReadoutAttack(), DirectionAttack(), ComponentAttack(of="activation")]
+    attacks = [NormAttack(), DirectionAttack(), ComponentAttack(of="activation"), LabelsAndFeaturesAttack()]
     trainer = trained(attacks=attacks)
     found = trainer.watch.label_free("lab")
     assert found is not None
-    assert found.name == "norm"  # direction knows labels, and the others read no message or the prediction
+    assert found.name == "norm"  # direction knows labels, component reads no message, and the last one features too
+    alone = trained(attacks=[NormAttack()]).watch.label_free("lab")
+    assert alone == found  # nor does it count in the interval of all at once
     assert found.records == 2000
     assert found.decides(0.6)
     (verdict,) = trainer.verdict.values()
