@@ -287,7 +287,7 @@ def attack_result(party: PartyResult, name: str) -> LeakSummary | None:
     results = [result for attack, result in party.attacks.items() if shown_name(attack) == name]
     if len(results) < 2:
         return results[0] if results else None
-    most = {name: nanmax(*(getattr(result, name) for result in results)) for name in _LARGEST}
+    most: dict[str, Any] = {name: nanmax(*(getattr(result, name) for result in results)) for name in _LARGEST}
     counts = {name: max(getattr(result, name) for result in results) for name in ("steps", "undefined")}
     return replace(
         results[0], **most, **counts, auc=most["worst_auc"], accumulated_auc=most["worst_accumulated_auc"], scored=1.0
