@@ -149,14 +149,11 @@ def test_line(group: RunGroup, row: DefenseRow) -> str:
     plain = Undefended.beside(row, group.runs)
     one_way = any(run.traits.one_way for run in row.results)
     joining = joining_sentence(row.results)
-    alone = None if joining else estimate(run.alone for run in group.runs)  # of older runs
     parts = [f"Test {group.metric} {_mean(row.test)}"]
     if not row.undefended and plain is not None:
         parts.append(f"without a {plain.words} {_mean(plain.test)}")
     elif not row.undefended and not one_way:
         parts.append("without a defense not trained")
-    if alone is not None:
-        parts.append(f"own columns in a standard model {_mean(alone)}")
     return " ".join(filter(None, ["; ".join(parts) + ".", joining]))
 
 

@@ -159,7 +159,6 @@ def test_a_checkpoint_of_an_older_version_has_a_reason(tmp_path: Path) -> None:
     trainer.resume()
     found = compared(trainer)
     assert found.own_model is None
-    assert found.alone is None
     assert found.no_own_model.startswith("What bank alone reaches was not measured: nobody has kept the joint model's")
 
 
@@ -201,7 +200,7 @@ def test_what_cannot_be_compared_has_a_reason_and_loses_nothing(tmp_path: Path) 
 def test_a_label_owner_without_columns_is_not_asked(tmp_path: Path) -> None:
     trainer = trained(tmp_path, own="[]")
     found = compared(trainer)
-    assert (found.own_model, found.no_own_model, found.alone) == (None, "", None)
+    assert (found.own_model, found.no_own_model) == (None, "")
     assert joining_sentence([found]) == ""
 
 
@@ -210,7 +209,6 @@ def test_without_an_audit_nobody_asks_and_older_summaries_are_read(tmp_path: Pat
     assert (quiet.own_model, quiet.no_own_model) == (None, "")
     found = run_experiment(config_of(tmp_path), tmp_path / "run")
     assert isinstance(found.own_model, OwnModelResult)
-    assert found.alone == found.own_model.alone
     assert read_summary(tmp_path / "run").own_model == found.own_model
     path = tmp_path / "run" / "summary.json"
     written = opened(path)
@@ -218,4 +216,3 @@ def test_without_an_audit_nobody_asks_and_older_summaries_are_read(tmp_path: Pat
     path.write_text(json.dumps(written))
     older = read_summary(tmp_path / "run")
     assert older.own_model is None
-    assert older.alone == found.alone

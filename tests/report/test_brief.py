@@ -37,9 +37,9 @@ def leaking(step: float, *, own: float | None = 0.71, defense: str = "none", **c
 
 
 def test_the_first_line_is_the_worst_leak_beside_what_columns_tell_and_the_second_the_model() -> None:
-    assert lines(leaking(0.93, test_metric=0.794, alone=0.741)) == [
+    assert lines(leaking(0.93, test_metric=0.794)) == [
         "Labels: worst leak 0.93 (norm), lab's own columns 0.71: goal missed.",
-        "Test AUC 0.794; own columns in a standard model 0.741.",
+        "Test AUC 0.794.",
     ]
     assert lines(leaking(0.70))[0].endswith("goal met.")
     assert "own columns not known" in lines(leaking(0.93, own=None))[0]
@@ -50,7 +50,7 @@ OWN = OwnModelResult("bank", "auc", "gradient boosting", 0.741, 0.794, 0.053, 0.
 
 def test_the_joint_model_stands_beside_the_label_owners_own() -> None:
     def said(own: OwnModelResult) -> str:
-        return lines(leaking(0.93, test_metric=0.794, alone=0.741, own_model=own))[1]
+        return lines(leaking(0.93, test_metric=0.794, own_model=own))[1]
 
     figures = "AUC 0.794 against 0.741 with gradient boosting (difference +0.053, 95 % CI"
     assert said(OWN) == f"Test AUC 0.794. The joint model is better than bank alone: {figures} +0.031 to +0.075)."
