@@ -101,7 +101,7 @@ def test_randomised_labels_teach_labels_in_general_and_not_those_of_canaries() -
 
     # The same model of records of which it never had a message: of coins it knows nothing.
     sample = trainer.watch.audits["lab"].history.sample()
-    canaries = trainer.active.canaries
+    canaries = trainer.active.training_labels.canaries
     assert sample is not None
     assert canaries is not None
     assert not canaries.among(sample.ids).any()
