@@ -335,7 +335,7 @@ class Trainer(Run):
             CheckpointError: If a file cannot be written.
         """
         if self.folder is not None and not self._begun:
-            self._claim(self.folder)
+            _claim(self.folder, self._settled(self.folder), overwrite=self.overwrite)
         for party in self.training.parties:
             if self.folder is not None:
                 party.refusals = Refusals(party.name, journal_of(self.folder, party.name))
@@ -346,18 +346,6 @@ class Trainer(Run):
         self._begun = True
         for side in self._sides.values():
             side.keep_in(self.folder)
-
-    def _claim(self, folder: Path) -> None:
-        """Make sure that a folder holds no run: what training would write over is refused, or moved aside."""
-        earlier = self._settled(folder)
-        found = written_files.paths(folder)  # nothing, where a run of the whole folder was moved aside before
-        if found and not self.overwrite:
-            raise ConfigError(
-                f"{folder} already holds a run: go on with it by trainer.resume(), replace it by overwrite=True, "
-                "or name another log_dir"
-            )
-        if found:
-            earlier.begin()
 
     def _settled(self, folder: Path) -> Replacement:
         """Return the earlier run in the folder, after what a killed process has left was ended."""
@@ -513,6 +501,18 @@ class Trainer(Run):
     def _number_of_older(self, folder: Path) -> str:
         """Return the number of a run whose checkpoint does not say it: another one, as older versions gave it."""
         return self.number
+
+
+def _claim(folder: Path, earlier: Replacement, *, overwrite: bool) -> None:
+    """Make sure that a folder holds no run: what training would write over is refused, or moved aside."""
+    found = written_files.paths(folder)  # nothing, where a run of the whole folder was moved aside before
+    if found and not overwrite:
+        raise ConfigError(
+            f"{folder} already holds a run: go on with it by trainer.resume(), replace it by overwrite=True, "
+            "or name another log_dir"
+        )
+    if found:
+        earlier.begin()
 
 
 def _figures_of(trainer: Trainer, part: str) -> dict[str, float]:
