@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from splitvfl.privacy.solvable import Solvable
     from splitvfl.report.summary import RunSummary
 
-# Two that put noise on gradients and on labels; in quotes, as a shell would take the brackets for its own.
-TO_COMPARE = "'none,axis-sumkl(detection_error=0.4),asymmetric-response(detection_error=0.4)'"
+# In quotes, as a shell would take the brackets for its own.
+TO_COMPARE = "'none,asymmetric-response(detection_error=0.4)'"
 
 ABOVE = 3
 """Exit code of a run that leaks more than --fail-above allows."""
@@ -148,8 +148,8 @@ def noting(told: set[str], tell: Callable[[str], None]) -> Callable[[str], None]
 
 
 def print_run(summary: RunSummary, *, explain: bool, told: Collection[str], folder: Path) -> None:
-    """Print what a finished run has found; its notes without those that were told before."""
-    from splitvfl.report.findings import sending_note, stopping_note, verdict
+    """Print what a finished run has found; its notes without those that were printed before."""
+    from splitvfl.report.findings import facts, sending_note, stopping_note
     from splitvfl.report.first_screen import first_screen
     from splitvfl.report.summary import FILE_NAME
     from splitvfl.report.tables import summary_table
@@ -158,11 +158,11 @@ def print_run(summary: RunSummary, *, explain: bool, told: Collection[str], fold
     console.print(first_screen(summary))
     console.print()
     noted = summary.feature_notes
-    said = [verdict(summary), stopping_note(summary), sending_note(summary)]
-    said += [note for note in summary.notes if note not in told]
+    lines = [stopping_note(summary), sending_note(summary), *facts(summary)]
+    lines += [note for note in summary.notes if note not in told]
     if any(note in told for note in summary.notes):
-        noted.append(f"What the run said above of noise and promises is kept in {folder / FILE_NAME}, for the report")
-    for line in filter(None, [*said, *(f"{note}." for note in noted)]):
+        noted.append(f"The notes above on noise and guarantees are kept in {folder / FILE_NAME}")
+    for line in filter(None, [*lines, *(f"{note}." for note in noted)]):
         console.print(Text(line))
     if explain:
         console.print()

@@ -137,11 +137,6 @@ class RunGroup:
         return any(run.worst[0] is not None for run in self.runs)
 
     @property
-    def by_canaries(self) -> bool:
-        """Whether the leak beyond the prediction, among canaries, decides in every run that was judged."""
-        return self.judged and all(run.canaries is not None for run in self.runs if run.worst[0] is not None)
-
-    @property
     def metric(self) -> str:
         """Name of the headline figure."""
         return self.runs[0].metric_name
@@ -412,14 +407,6 @@ class PartyRow:
     # The mean of each run's worst attack, whichever that was.
     worst = averaged(lambda party: party.worst[0])
 
-    def limit(self, goal: float) -> float:
-        """Return below which leak AUC it is below a goal: the goal, or more where its own columns tell more anyway."""
-        return goal if self.known is None else max(goal, self.known.mean)
-
-    def held(self, goal: float) -> bool:
-        """Return whether every run's worst leak is below its own limit, where it was judged: the mean alone may be."""
-        return all(party.worst[0] is None or party.worst[0] < party.limit(goal) for party in self.results)
-
     @cached_property
     def attacks(self) -> dict[str, AttackRow]:
         """Attacks on messages, by shown name."""
@@ -481,22 +468,15 @@ class PartyRow:
 
     @cached_property
     def beyond(self) -> Estimate | None:
-        """Beyond the prediction; where some runs have canaries and others none, of the former."""
-        leaks = [party.label_leak for party in self.results]
-        return estimate(leak.beyond for leak in [leak for leak in leaks if leak.canaries] or leaks)
+        """The excess: the mean of each run's largest AUC among canaries, of all attacks."""
+        coins = [party.excess or party.worst_canaries for party in self.results]
+        return estimate(one.auc for one in coins if one is not None)
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """The ends of the canaries' 95 % interval, of a single run with canaries."""
-        leak = self.results[0].label_leak
-        if len(self.results) > 1 or not leak.canaries or leak.low is None or leak.high is None:
-            return None
-        return leak.low, leak.high
-
-    @property
-    def matched(self) -> bool:
-        """Whether no run has canaries."""
-        return not any(party.label_leak.canaries for party in self.results)
+        found = self.results[0].excess or self.results[0].worst_canaries
+        return None if len(self.results) > 1 or found is None else (found.low, found.high)
 
     @property
     def worst_attack(self) -> str:
@@ -532,7 +512,6 @@ class DefenseRow:
     total = averaged(lambda run: run.total)
     known = averaged(lambda run: run.known)
     worst = averaged(lambda run: run.worst[0])
-    deciding = averaged(lambda run: run.deciding)
 
     @property
     def runs(self) -> int:
@@ -567,6 +546,13 @@ class DefenseRow:
         """What is concluded about labels from all runs together, by partner."""
         found = pooled_verdict(self.results)
         return {name: one.labels for name, one in found.items() if one.labels is not None}
+
+    @property
+    def excess(self) -> Estimate | None:
+        """The pooled excess with its interval, at the partner to whom most leaks; ``None`` without canaries."""
+        found = [one.excess for one in self.label_verdicts.values() if one.excess is not None]
+        most = max(found, key=lambda one: one.value, default=None)
+        return None if most is None else Estimate(most.value, (most.high - most.low) / 2, self.runs)
 
     def _party(self, name: str, *, silent: bool) -> PartyRow:
         runs = [run for run in self.results if name in run.parties]

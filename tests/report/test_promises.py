@@ -80,7 +80,7 @@ def test_what_was_said_before_the_first_step_is_pointed_to_at_the_end(
     for note in notes:
         assert (" ".join(note.split()) in out) is note.startswith("Spent on"), note
         assert (" ".join(note.split()) in before) is not note.startswith("Spent on"), note
-    assert "is kept in" in out
+    assert "are kept in" in out
     report = write_report([tmp_path / "run"], tmp_path / "report.html", title="t").read_text("utf-8")
     assert all(escape(note) in report for note in notes)
 
