@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
 from collections.abc import Mapping
+from statistics import NormalDist
 from typing import ClassVar
 
 from splitvfl.claims import Condition, DetectionError, NoPromise
@@ -71,8 +71,8 @@ class AxisGaussian(AxisNoise):
     name: ClassVar[str] = "axis-gaussian"
     shifts_scores: ClassVar[str] = ""
     weaknesses: ClassVar[Mapping[str, str]] = {
-        "mixture": "axis-gaussian hides single messages only: mixture recovers labels once the partner knows what the model "
-        "predicts."
+        "mixture": "axis-gaussian hides single messages only: mixture recovers labels once the partner knows "
+        "what the model predicts."
     }
 
     def __init__(self, *, ratio: float | None = None, detection_error: float | None = None) -> None:

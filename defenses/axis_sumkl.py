@@ -68,7 +68,8 @@ class AxisSumKL(AxisNoise):
     name: ClassVar[str] = "axis-sumkl"
     shifts_scores: ClassVar[str] = ""
     weaknesses: ClassVar[Mapping[str, str]] = {
-        "mixture": "axis-sumkl hides single messages only: mixture recovers labels once the partner knows what the model predicts."
+        "mixture": "axis-sumkl hides single messages only: mixture recovers labels once the partner knows "
+        "what the model predicts."
     }
 
     def __init__(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from splitvfl.leakage.after_training import AfterTraining
+from splitvfl.leakage.leak_summary import LeakSummary
+from splitvfl.metrics import oriented
 from splitvfl.report import summary
 from splitvfl.report.summary_file import nested
 
@@ -20,6 +25,17 @@ def opened(path: Path) -> dict[str, Any]:
     found = nested(json.loads(path.read_text()))
     assert isinstance(found, dict)
     return found
+
+
+def late(*aucs: float, **counts: Any) -> AfterTraining:
+    """Return what an attack with ten positive and twelve negative known records found after training.
+
+    Args:
+        aucs: On training and test records; on both with the model as it was before.
+        counts: Further figures of training records.
+    """
+    train, *others = (LeakSummary(auc=one, worst_auc=oriented(one)) for one in (*aucs, *[math.nan] * (4 - len(aucs))))
+    return AfterTraining(replace(train, **counts), *others, known_positives=10, known_negatives=12)
 
 
 @cache

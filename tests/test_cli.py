@@ -515,12 +515,10 @@ def test_completion_after_training_reaches_summary_table_and_page(
     assert (summary.known_positives, summary.known_negatives) == (5, 6)
     assert (found.known_positives, found.known_negatives) == (5, 6)
     assert summary.parties["lab"].attacks.keys() == {"gradient-classifier"}
-    assert found.test_auc is not None
-    assert found.baseline_test_auc is not None
     if meaningful:
-        assert found.test_auc > found.baseline_test_auc + 0.1
+        assert found.test.auc > found.before_test.auc + 0.1
     else:  # four standard errors of an AUC of 300 records by chance
-        assert found.test_auc == pytest.approx(0.5, abs=0.14)
+        assert found.test.auc == pytest.approx(0.5, abs=0.14)
     shown, page = capsys.readouterr().out, Path("page.html").read_text()
     assert "After training" in shown
     assert f"{found.test_auc:.2f}" in shown

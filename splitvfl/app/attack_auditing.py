@@ -196,8 +196,8 @@ def _moment(trainer: Trainer, *, after_training: bool = False) -> Moment:
     if after_training:
         for party, late in trainer.after_training.items():
             for name, figures in late.items():
-                auc = math.nan if figures.train_leak is None else figures.train_leak
-                found[(party,)][f"{name}, on the trained half"] = AttackRead(auc, None, by_messages=False)
+                read = AttackRead(figures.train.worst_auc, None, by_messages=False)
+                found[(party,)][f"{name}, on the trained half"] = read
     return found
 
 

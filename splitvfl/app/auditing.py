@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from splitvfl.app.assembly import Assembly
@@ -21,6 +21,7 @@ from splitvfl.app.plan_auditing import NoisyTraining, audit_plan, unmet_by_colum
 from splitvfl.app.run_auditing import audit_run, judge
 from splitvfl.audit import ClaimAudit, DefenseAudit, Surroundings, Verdict, audit_defense
 from splitvfl.audit.attacks import Seat, Trainings
+from splitvfl.audit.ceilings import plain
 from splitvfl.audit.defense import DRAWS, claims_to_measure
 from splitvfl.claims import Claim, DetectionError, Gaussian, GaussianDP, PureDP, claims_of, sentence
 from splitvfl.config.sections import ExperimentConfig, TrainConfig
@@ -91,16 +92,9 @@ class ExperimentAudit:
         return {
             "format": FORMAT,
             "version": VERSION,
-            "experiment": self.experiment,
-            "party": self.party,
-            "passes": self.passes,
-            "confidence": self.confidence,
-            "draws": self.draws,
+            **plain({one.name: getattr(self, one.name) for one in fields(self) if one.name != "defenses"}),
             "defenses": [defense.as_json() for defense in self.defenses],
-            "gaps": list(self.gaps),
-            "notes": list(self.notes),
-            "learned": [seat.as_json() for seat in self.learned],
-            "trainings": None if self.trainings is None else self.trainings.as_json(),
+            "passes": self.passes,
             "sentence": self.sentence,
         }
 

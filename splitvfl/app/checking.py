@@ -115,7 +115,9 @@ def _try_parts(experiment: Experiment, epochs: int, tell: Callable[[str], None],
     _tell_all(tell, experiment.noise_notes())
     _tell_all(tell, said_of_columns(experiment.columns_solvable(trainer)))
     _tell_all(tell, experiment.said_of_malicious())
-    _tell_all(tell, experiment.solving(trainer, experiment.horizons(trainer)[0])[1])
+    trainer.solvable, said_of_labels = experiment.solving(trainer, experiment.horizons(trainer)[0])
+    _tell_all(tell, experiment.said_of_goal(trainer))
+    _tell_all(tell, said_of_labels)
     widths = {name: party.data.width for name, party in trainer.passives.items()}
     _tell_all(tell, trainer.exchange.notes(widths, records=trainer.active.data.train.count))
     weights = {

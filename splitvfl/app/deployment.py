@@ -25,6 +25,7 @@ from splitvfl.app.beginning import NO_COMMAND, Beginning, Command, with_ids_of
 from splitvfl.app.column_auditing import live_readers, message_size, said_of_few_known
 from splitvfl.app.data_summary import own_summary_of
 from splitvfl.app.exchanges import exchange_of, said_before
+from splitvfl.app.goal_before import said_of_goal
 from splitvfl.app.joining import with_own_model
 from splitvfl.app.label_horizon import before
 from splitvfl.app.own_columns import own_summary
@@ -129,6 +130,7 @@ class Deployment:
     ) -> None:
         self._config, self.name, self._notify, self._told_solvable = config, name, notify, foreseen
         self._team = team or Alone()
+        self._label_owner: ActiveParty | None = None
         check_team(config)
         self._check_defenses()
         self._check_canaries_here()
@@ -333,14 +335,34 @@ class Deployment:
     def _foreseen(self, solving: Solving, columns: Mapping[str, int]) -> tuple[list[Solvable], list[str]]:
         found = solving.of(columns)
         self._told_solvable(found)
-        return found, solving.said(found)
+        return found, [*self._said_of_goal(found), *solving.said(found)]
+
+    def _said_of_goal(self, solvable: Sequence[Solvable]) -> list[str]:
+        """Return what is known of labels and the goal before the first step."""
+        assert self._label_owner is not None, "it is made before its partners say how many columns they have"
+        return said_of_goal(
+            self._label_owner,
+            self.assembly.exchange,
+            goal=self._config.goal,
+            epochs=self._config.train.epochs,
+            account=self.assembly.budget(),
+            solvable=solvable,
+            defenses=self._config.found_defenses,
+        )
 
     def said_of_solving(self) -> list[str]:
-        """Return what partners can solve for as far as it is known before anybody is met, in sentences."""
+        """Return what partners can solve for, and what that says of the goal, as far as it is known before they meet.
+
+        Once there is a half that was tried.
+        """
         solving = self._solving()
+        if solving is None:
+            return []
         partners = {other: party for other, party in self._config.parties.items() if other != self.name}
         columns = {other: _named_columns(party.columns) for other, party in partners.items()}
-        return [] if solving is None else solving.said_before_connecting(columns)
+        known = {other: count for other, count in columns.items() if count is not None}
+        of_goal = [] if self._label_owner is None else self._said_of_goal(solving.of(known))
+        return [*of_goal, *solving.said_before_connecting(columns)]
 
     def _settings(self, folder: Path) -> RunSettings:
         train, data, exchange = self._config.train, self.own.data, self.assembly.exchange
@@ -456,7 +478,9 @@ class Deployment:
         self._join_team(party)
         self._place_canaries(party)
         self.assembly.exchange.plan_run(party, epochs=train.epochs)
-        for line in said_before(self.assembly.exchange, party, epochs=train.epochs):
+        self._label_owner = party
+        of_goal = [] if self.assembly.exchange.sums_only else self._said_of_goal([])  # else once columns are known
+        for line in [*said_before(self.assembly.exchange, party, epochs=train.epochs), *of_goal]:
             self._notify(line)
         return party, self._watch(party)
 

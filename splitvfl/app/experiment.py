@@ -20,6 +20,7 @@ from splitvfl.app.beginning import NO_COMMAND, Beginning, Command, with_ids_of
 from splitvfl.app.column_auditing import experiment_attacks, message_size, said_of_few_known
 from splitvfl.app.data_summary import summary_of
 from splitvfl.app.exchanges import said_before
+from splitvfl.app.goal_before import said_of_goal
 from splitvfl.app.joining import with_own_model
 from splitvfl.app.label_horizon import LabelHorizon, before, observed_horizon, outcome
 from splitvfl.app.reconstruction_figures import reconstruct_listed
@@ -312,6 +313,19 @@ class Experiment:
         yield from before(observed, agreed)
         yield from self.said_of_malicious()
         yield from said_before(trainer.exchange, trainer.active, epochs=self._config.train.epochs)
+        yield from self.said_of_goal(trainer)
+
+    def said_of_goal(self, trainer: Trainer) -> list[str]:
+        """Return what is known of labels and the goal before the first step, once it is known what can be solved."""
+        return said_of_goal(
+            trainer.active,
+            trainer.exchange,
+            goal=self._config.goal,
+            epochs=self._config.train.epochs,
+            account=self._assembly.budget(),
+            solvable=trainer.solvable,
+            defenses=self._config.found_defenses,
+        )
 
     @property
     def reserve(self) -> Reserve | None:

@@ -44,6 +44,7 @@ def party_result(
     return replace(
         found.audited(watch.audits.get(name)),
         excess=watch.excess(name),
+        randomised=watch.excess(name, randomised=True),
         knowledge_gain=watch.knowledge_gain(name),
         label_free=watch.label_free(name),
         guarantee=label_guarantee(active, name, epochs=epochs, own_part=exchange.own_part, account=run.account),

@@ -234,17 +234,15 @@ class Solving:
         ]
 
 
-def refuse_solvable(found: Sequence[Solvable], *, highest: float) -> None:
-    """Refuse a run in which a partner can solve for more true labels than a leak AUC allows.
+def refuse_solvable(found: Sequence[Solvable]) -> None:
+    """Refuse a run in which a partner can solve for true labels, which is above any goal.
 
     Raises:
         SolvableError: If one can.
     """
-    worst = max(found, key=lambda one: one.leak_auc, default=None)
-    if worst is not None and worst.leak_auc > highest:
-        raise SolvableError(
-            f"leak AUC {worst.leak_auc:.4f} at least is above {highest:g}: {' '.join(worst.sentences())}"
-        )
+    solved = [one for one in found if one.reveals_labels]
+    if solved:
+        raise SolvableError(" ".join(max(solved, key=lambda one: one.records).sentences()))
 
 
 def solvable_in_python(trainer: Trainer, epochs: int) -> list[Solvable]:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from splitvfl.audit.ceilings import Ceiling
+from splitvfl.audit.ceilings import Ceiling, plain
 from splitvfl.errors import ArgumentError
 
 Relation = Literal["label of a record", "row of a record", "record at all parties"]
@@ -39,10 +39,6 @@ class Figure:
     low: float | None
     high: float | None
     trainings: int
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as what JSON has."""
-        return {"mean": self.mean, "low": self.low, "high": self.high, "trainings": self.trainings}
 
 
 def figure_of(values: Iterable[float | None], *, confidence: float) -> Figure | None:
@@ -87,15 +83,6 @@ class AttackFigures:
     right: Figure | None
     by_messages: bool = True
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it as what JSON has."""
-        return {
-            "attack": self.attack,
-            "auc": None if self.auc is None else self.auc.as_json(),
-            "right": None if self.right is None else self.right.as_json(),
-            "by_messages": self.by_messages,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class ProvenLoss:
@@ -116,10 +103,6 @@ class ProvenLoss:
     guesses: int
     attack: str
     confidence: float
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as what JSON has."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +125,6 @@ class Reading:
     proven: ProvenLoss | None = None
     attacks: tuple[AttackFigures, ...] = ()
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it as what JSON has."""
-        return {
-            "epochs": self.epochs,
-            "guarantee": None if self.guarantee is None else self.guarantee.as_json(),
-            "why": list(self.why),
-            "noise_alone": None if self.noise_alone is None else self.noise_alone.as_json(),
-            "proven": None if self.proven is None else self.proven.as_json(),
-            "attacks": [attack.as_json() for attack in self.attacks],
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Seat:
@@ -163,24 +135,18 @@ class Seat:
         owners: Whose data it is about.
         relation: What of them.
         own_columns: AUC of what the reader predicts of the labels from its own columns; ``None``: not known.
-        readings: After how many epochs what was to be had, in their order.
+        after: After how many epochs what was to be had, in their order.
     """
 
     readers: tuple[str, ...]
     owners: tuple[str, ...]
     relation: Relation
     own_columns: float | None
-    readings: tuple[Reading, ...]
+    after: tuple[Reading, ...]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Any:
         """Return it as what JSON has."""
-        return {
-            "readers": list(self.readers),
-            "owners": list(self.owners),
-            "relation": self.relation,
-            "own_columns": self.own_columns,
-            "after": [reading.as_json() for reading in self.readings],
-        }
+        return plain(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +167,9 @@ class Trainings:
     confidence: float
     figures: int
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Any:
         """Return it as what JSON has."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return plain(self)
 
 
 def reading_epochs(epochs: int) -> tuple[int, ...]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
+import msgspec
+
 from splitvfl.errors import ArgumentError, positive
 from splitvfl.privacy.gaussian_dp import gaussian_mu
 
@@ -38,16 +40,10 @@ class Ceiling:
     by: str
     verdict: str = ""
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it as what JSON has."""
-        return {
-            "right": self.right,
-            "auc": self.auc,
-            "quantity": self.quantity,
-            "value": self.value if math.isfinite(self.value) else None,
-            "by": self.by,
-            "verdict": self.verdict,
-        }
+
+def plain(found: Any) -> Any:
+    """Return dataclasses and what is in them as JSON has it; an infinite number is ``null``."""
+    return msgspec.json.decode(msgspec.json.encode(found))
 
 
 def pure_ceiling(epsilon: float, by: str) -> Ceiling:

@@ -127,7 +127,7 @@ def _print(found: ExperimentAudit) -> None:
         console.print()
     if found.learned:
         console.print(_learned(found.learned))
-        if any(seat.readings[-1].guarantee and seat.readings[-1].why for seat in found.learned):
+        if any(seat.after[-1].guarantee and seat.after[-1].why for seat in found.learned):
             console.print(Text("  In brackets: stated, and it does not count here."))
         console.print()
     for kind, lines in (("over the run", found.notes), ("not audited", found.gaps)):
@@ -153,7 +153,7 @@ def _learned(seats: Sequence[Seat]) -> Table:
     """Return what the best attack on messages got, of a hundred labels, beside what is guaranteed."""
     from splitvfl.report.audit_words import at_most, best, of_hundred
 
-    epochs = [reading.epochs for reading in seats[0].readings]
+    epochs = [reading.epochs for reading in seats[0].after]
     heads = [f"after {epochs[0]}", *map(str, epochs[1:-1]), f"{epochs[-1]} epochs"] if len(epochs) > 1 else ["after 1"]
     table = plain_table("what was tried, of 100 (guessing: 50)", "who, of whose", *heads, "guarantee")
     for seat in seats:

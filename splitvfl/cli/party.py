@@ -22,12 +22,11 @@ from splitvfl.cli.console import (
     tell,
     told_if_stopped,
 )
-from splitvfl.cli.training import Explain, check_highest, ending_above, noting, print_run, refusing
+from splitvfl.cli.training import AllowInconclusive, Explain, FailAbove, LeakCheck, noting, print_run
 from splitvfl.errors import ConfigError
 from splitvfl.system.signals import wait_for_a_signal
 
 if TYPE_CHECKING:
-    from splitvfl.config.sections import ExchangeSection
     from splitvfl.report.summary import RunSummary
 
 
@@ -40,25 +39,17 @@ def party(
         bool, typer.Option("--overwrite", help="Start anew; every party must. Default: go on where all left off.")
     ] = False,
     explain: Explain = False,
-    fail_above: Annotated[
-        float | None,
-        typer.Option(
-            "--fail-above",
-            metavar="AUC",
-            help="At the label owner: end with exit code 3 before training if a partner can solve for more labels than "
-            "this leak AUC.",
-        ),
-    ] = None,
+    fail_above: FailAbove = None,
+    allow_inconclusive: AllowInconclusive = False,
     stay: Annotated[
         bool,
         typer.Option("--stay", help="When all is done, wait to be stopped: for what starts again whatever ends."),
     ] = False,
 ) -> None:
     """Train as one of several parties, each in its own process, over mutual TLS."""
-    with ending_above():
-        _train_as_party(
-            experiment, as_, overrides or [], out, overwrite=overwrite, explain=explain, fail_above=fail_above
-        )
+    check = LeakCheck(fail_above, allow_inconclusive)
+    with check.before_training():
+        _train_as_party(experiment, as_, overrides or [], out, overwrite=overwrite, explain=explain, check=check)
     if stay:
         with suppress(KeyboardInterrupt):  # SIGTERM too
             tell("done; waits to be stopped (--stay)")
@@ -73,7 +64,7 @@ def _train_as_party(
     *,
     overwrite: bool,
     explain: bool,
-    fail_above: float | None,
+    check: LeakCheck,
 ) -> None:
     with importing():
         from splitvfl.app.beginning import Command
@@ -86,8 +77,11 @@ def _train_as_party(
 
         config = load_config(experiment, overrides)
     name = config.own_name(as_)
-    if fail_above is not None:
-        _check_solving(config.exchange, name, config.active, fail_above)
+    if check.goal is not None and name != config.active:
+        raise ConfigError(
+            f"--fail-above: {name} has no labels, and does not know what others learn of them; give it at "
+            f"{config.active}, and leave it out here"
+        )
     if name == config.exchange.factory.third_party:
         served = coordinator_run(config, notify=tell)
         with told_if_stopped("start it again with the same command"):
@@ -121,7 +115,7 @@ def _train_as_party(
             overwrite=overwrite,
             notify=noting(told, progress.tell),
             progress=progress.run(name),
-            command=Command(given_command(), refusing(fail_above)),
+            command=Command(given_command(), check.refuse),
             team=team,
         )
     if team.rank:  # worker 0 tells what all have done
@@ -132,6 +126,7 @@ def _train_as_party(
     if summary is not None:
         _print_own_columns(summary) if summary.seat else print_run(summary, explain=explain, told=told, folder=folder)
         next_steps(f"splitvfl report {folder}", f"tensorboard --logdir {folder}")
+        check.end(summary)
 
 
 def _print_own_columns(summary: RunSummary) -> None:
@@ -146,18 +141,3 @@ def _print_own_columns(summary: RunSummary) -> None:
     noted = summary.parties[summary.seat].feature_notes
     for line in [*summary.notes, *(f"{note}." for note in noted)]:
         console.print(Text(line))
-
-
-def _check_solving(exchange: ExchangeSection, name: str, active: str, highest: float) -> None:
-    """Refuse a check of one party that could not fail, before anybody is met."""
-    check_highest(highest)
-    if name != active:
-        raise ConfigError(
-            f"--fail-above: {name} has no labels, and does not know what others can solve for; give it at "
-            f"{active}, and leave it out here"
-        )
-    if not exchange.factory.sums_only or exchange.factory.draws_records:
-        raise ConfigError(
-            f"--fail-above: in exchange {exchange.name} no labels are solved for from sums of a batch, so that "
-            "there is nothing to check before training; leave it out"
-        )

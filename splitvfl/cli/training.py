@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +28,7 @@ from splitvfl.errors import ConfigError
 
 # Commands import what they need when they run: --help and list do not wait for torch.
 if TYPE_CHECKING:
-    from splitvfl.config.sections import ExchangeSection, ExperimentConfig
+    from splitvfl.config.sections import ExperimentConfig
     from splitvfl.privacy.solvable import Solvable
     from splitvfl.report.summary import RunSummary
 
@@ -36,9 +36,22 @@ if TYPE_CHECKING:
 TO_COMPARE = "'none,asymmetric-response(detection_error=0.4)'"
 
 ABOVE = 3
-"""Exit code of a run that leaks more than --fail-above allows."""
+UNDECIDED = 4
+"""Exit codes of a run whose verdict on labels, with the goal of --fail-above, is above it, or inconclusive."""
 
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")]
+FailAbove = Annotated[
+    float | None,
+    typer.Option(
+        "--fail-above",
+        metavar="AUC",
+        help="Judge labels with this goal: exit code 3 if above it, 4 if inconclusive. Where a partner can solve for "
+        "labels, the run ends before step 1.",
+    ),
+]
+AllowInconclusive = Annotated[
+    bool, typer.Option("--allow-inconclusive", help="With --fail-above: exit code 0 if it is inconclusive.")
+]
 AuditTwin = Annotated[
     bool | None,
     typer.Option(
@@ -56,19 +69,13 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Folder of the run. Default: runs/NAME.")] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
-    fail_above: Annotated[
-        float | None,
-        typer.Option(
-            "--fail-above",
-            metavar="AUC",
-            help="End with exit code 3 if the worst leak AUC of any attack on messages is above this, and before "
-            "training if a partner can solve for more labels.",
-        ),
-    ] = None,
+    fail_above: FailAbove = None,
+    allow_inconclusive: AllowInconclusive = False,
     audit_twin: AuditTwin = None,
     explain: Explain = False,
 ) -> None:
     """Train one experiment, and watch what leaks."""
+    check = LeakCheck(fail_above, allow_inconclusive)
     with importing():
         import sklearn.ensemble  # noqa: F401 - for what label owners and partners predict alone
 
@@ -82,14 +89,12 @@ def train(
 
         config = load_config(experiment, overrides or [])  # which imports what the file names
     config = with_twin(config, audit_twin)
-    if fail_above is not None:
-        _check_leak_check(config.exchange, fail_above, measured=config.audited or bool(config.attacks))
     folder = out or Path("runs") / config.name
     twin = {None: [], True: ["--audit-twin"], False: ["--no-audit-twin"]}[audit_twin]
     again = command_line("train", experiment, *(overrides or []), "--out", folder, "--resume", *twin)
     told: set[str] = set()
     with (
-        ending_above(),
+        check.before_training(),
         locked(folder),
         told_if_stopped(f"go on with: {again}; state in {folder}", Interrupted),
         RunProgress(errors_console()) as progress,
@@ -102,7 +107,7 @@ def train(
             overwrite=overwrite or (not resume and is_barely_begun(folder)),
             progress=progress.run(config.name),
             notify=noting(told, progress.tell),
-            command=Command(given_command(), refusing(fail_above)),
+            command=Command(given_command(), check.refuse),
         )
     print_run(summary, explain=explain, told=told, folder=folder)
     steps = [f"splitvfl report {folder}", f"tensorboard --logdir {'runs' if out is None else folder}"]
@@ -115,8 +120,7 @@ def train(
     if summary.task == "binary" and not exchange.one_way and not exchange.limits_values and noise is None:
         steps.append(f"splitvfl compare {experiment} --defenses {TO_COMPARE} --seeds 3")
     next_steps(*steps)
-    if fail_above is not None:
-        _end_above(summary, fail_above)
+    check.end(summary)
 
 
 def with_twin(config: ExperimentConfig, wanted: bool | None) -> ExperimentConfig:
@@ -172,55 +176,58 @@ def print_run(summary: RunSummary, *, explain: bool, told: Collection[str], fold
 # --- a leak check
 
 
-def check_highest(highest: float) -> None:
-    """Refuse a highest leak AUC that none is above, or every one."""
-    if not 0.5 <= highest < 1.0:
-        raise ConfigError(f"--fail-above: expected a leak AUC from 0.5 (blind) to below 1 (every label), got {highest}")
+@dataclass(frozen=True)
+class LeakCheck:
+    """Whether the verdict on labels fails a command.
 
+    Attributes:
+        goal: The goal that is checked; ``None``: nothing is.
+        allow_inconclusive: Whether an inconclusive verdict passes.
 
-def _check_leak_check(exchange: ExchangeSection, highest: float, *, measured: bool) -> None:
-    """Refuse a check that could not fail, before anything is trained."""
-    check_highest(highest)
-    if exchange.factory.one_way:
-        raise ConfigError(
-            f"--fail-above: in exchange {exchange.name} no message of training depends on labels, so that there "
-            "is nothing to check; leave it out"
-        )
-    if not measured:
-        raise ConfigError("--fail-above: audit is false and there are no attacks, so that nothing would be measured")
+    Raises:
+        ConfigError: If no AUC is above the goal, or every one.
+    """
 
+    goal: float | None
+    allow_inconclusive: bool = False
 
-def refusing(highest: float | None) -> Callable[[Sequence[Solvable]], None]:
-    """Return what refuses a run in which a partner can solve for more labels than the highest leak AUC allows."""
-    from splitvfl.app.solving import refuse_solvable
+    def __post_init__(self) -> None:
+        if self.goal is None and self.allow_inconclusive:
+            raise ConfigError("--allow-inconclusive belongs to --fail-above: give both, or leave it out")
+        if self.goal is not None and not 0.5 <= self.goal < 1.0:
+            raise ConfigError(f"--fail-above: expected an AUC from 0.5 (guessing) to below 1, got {self.goal}")
 
-    return (lambda found: None) if highest is None else partial(refuse_solvable, highest=highest)
+    def refuse(self, found: Sequence[Solvable]) -> None:
+        """Refuse a run before its first step if a partner can solve for labels."""
+        from splitvfl.app.solving import refuse_solvable
 
+        if self.goal is not None:
+            refuse_solvable(found)
 
-@contextmanager
-def ending_above() -> Iterator[None]:
-    """End the command with exit code 3 and two lines where a run is refused for what partners can solve for."""
-    from splitvfl.errors import SolvableError
+    @contextmanager
+    def before_training(self) -> Iterator[None]:
+        """End the command with exit code 3 where a run is refused for what partners can solve for."""
+        from splitvfl.errors import SolvableError
 
-    try:
-        yield
-    except SolvableError as error:
-        tell(f"leak check failed before training: {error}")
-        raise typer.Exit(ABOVE) from error
+        try:
+            yield
+        except SolvableError as error:
+            tell(f"leak check failed before step 1: above goal {self.goal:g}: {error}")
+            raise typer.Exit(ABOVE) from error
 
+    def end(self, summary: RunSummary) -> None:
+        """Say the ground of the worst verdict on labels, and end the command with the exit code that it has."""
+        from splitvfl.report.first_screen import ground
+        from splitvfl.report.verdict import worst_of_labels
 
-def _end_above(summary: RunSummary, highest: float) -> None:
-    """End the command with exit code 3 and a line if the worst leak AUC of a run is above the highest allowed."""
-    worst, _, _ = summary.worst
-    if worst is None:
-        raise ConfigError(
-            f"--fail-above {highest:g}: no attack on messages could be judged in this run, so that nothing was "
-            "measured: no batch held records of different labels; add attacks: [norm, direction] or audit: true"
-        )
-    found = summary.worst_in_words
-    if worst > highest:
-        tell(f"leak check failed: {found} is above {highest:g}")
-        raise typer.Exit(ABOVE)
-    missing = sorted({name for party in summary.parties.values() for name in party.unavailable})
-    unseen = f"; could not be run: {', '.join(missing)}" if missing else ""
-    tell(f"leak check passed: {found} is not above {highest:g}{unseen}")
+        if self.goal is None:
+            return
+        worst = worst_of_labels(summary.judged(self.goal))
+        if worst is None:
+            raise ConfigError("--fail-above: this run has no verdict on labels; give it at the label owner")
+        name, verdict = worst
+        code = {"above-goal": ABOVE, "inconclusive": 0 if self.allow_inconclusive else UNDECIDED}.get(verdict.state, 0)
+        outcome = {ABOVE: "failed", UNDECIDED: "undecided"}.get(code, "passed")
+        tell(f"leak check {outcome}: {ground(name, summary.label_owner, verdict, self.goal)}")
+        if code:
+            raise typer.Exit(code)

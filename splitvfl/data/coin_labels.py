@@ -47,6 +47,11 @@ class Canaries:
             raise ArgumentError("expected every canary's id once")
 
     @property
+    def answers(self) -> tuple[Ids, Positions] | None:
+        """Ids and randomised labels, 0 or 1, of those that have one; ``None``: unknown, or drawn anew in each step."""
+        return None
+
+    @property
     def count(self) -> int:
         """Number of canaries."""
         return int(self.ids.size)
@@ -139,6 +144,7 @@ class CoinLabels(Canaries):
 
     def __init__(self, positions: Tensor, ids: Tensor, coins: Tensor, *, all_ids: Tensor | None = None) -> None:
         super().__init__(ids if all_ids is None else all_ids)
+        self._answers = np.full(self.count, np.nan)  # not met yet; infinite: of more than one value
         self._take(positions, ids, coins)
 
     def _take(self, positions: Tensor, ids: Tensor, coins: Tensor) -> None:
@@ -183,6 +189,26 @@ class CoinLabels(Canaries):
         positions = position_of(drawn.places)
         return cls(positions, train.ids[positions], drawn.labels)
 
+    def note_answers(self, ids: Tensor, answers: Tensor) -> None:
+        """Take note of what label defenses answer for those of a batch that are canaries.
+
+        Args:
+            ids: Record ids, ``(n,)``.
+            answers: ``(n,)``: 0 or 1; ½ where nothing is said.
+        """
+        places = _place(self.ids, ids.detach().reshape(-1).cpu().numpy())
+        met = places >= 0
+        given, before = answers.detach().reshape(-1).double().cpu().numpy()[met], self._answers[places[met]]
+        self._answers[places[met]] = np.where(np.isnan(before) | (before == given), given, np.inf)
+
+    @property
+    def answers(self) -> tuple[Ids, Positions] | None:
+        """Ids and randomised labels, 0 or 1, of those that have one; ``None``: unknown, or drawn anew in each step."""
+        if not np.isfinite(self._answers).all():
+            return None
+        told = self._answers != 0.5
+        return self.ids[told], self._answers[told].astype(np.int64)
+
     def label(self, batch: Records, rows: Tensor) -> Records:
         """Return training records with the coins in place of the labels of those that are canaries.
 
@@ -213,9 +239,9 @@ class CoinLabels(Canaries):
         return replace(train, real=real)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return which records they are and their coins: for the label party only."""
-        names = ("positions", "ids", "coins", "all_ids")
-        values = (self._positions, self._own_ids, self._coins, self.ids)
+        """Return which records they are, their coins and randomised labels: for the label party only."""
+        names = ("positions", "ids", "coins", "all_ids", "answers")
+        values = (self._positions, self._own_ids, self._coins, self.ids, self._answers)
         return {name: torch.from_numpy(value.copy()) for name, value in zip(names, values, strict=True)}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
@@ -228,6 +254,8 @@ class CoinLabels(Canaries):
         if ids.size != self.count:
             raise ValueError(f"it has {ids.size} canaries, this run is to have {self.count}")
         self.ids = ids
+        if "answers" in state:  # older ones have none
+            self._answers = state["answers"].numpy().copy()
         self._take(state["positions"], state["ids"], state["coins"])
 
 

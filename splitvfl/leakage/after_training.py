@@ -9,7 +9,8 @@ labels: what the columns and those labels alone tell. Only the difference is due
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,10 @@ from splitvfl.data.columns import Columns, PartyData
 from splitvfl.errors import ArgumentError
 from splitvfl.hooks import Attack, View, call_attack
 from splitvfl.leakage.judging import keeper_for
+from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.side_knowledge import GRANTED
 from splitvfl.learning.randomness import PartyRandom
-from splitvfl.metrics import chance_auc, known, leak_auc, tied_leak_auc, turned_round
+from splitvfl.metrics import leak_auc, oriented, tied_leak_auc
 
 SHOWN = frozenset({"bottom", "columns"}) | GRANTED
 """View fields that an attack has after training, when no message arrives any more."""
@@ -36,176 +38,76 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 
 @dataclass(frozen=True, slots=True)
 class AfterTraining:
-    """What one attack learned after training; AUCs of records whose labels it did not know, in its own orientation.
-
-    The tied AUCs are of all these records, :func:`~splitvfl.metrics.tied_leak_auc`, the others of those that it scored;
-    ``None`` where it left out none, and they are the same. What decides are the four leaks: tied, and turned round
-    where that reads better.
+    """What one attack learned after training, of records whose labels it did not know.
 
     Attributes:
-        train_auc: Leak AUC on training records; ``None`` where nothing was scored, or of one class only.
-        test_auc: Leak AUC on test records.
-        baseline_train_auc: The same attack's on training records, with the model as it was before training.
-        baseline_test_auc: Likewise on test records.
+        train: Of training records.
+        test: Of test records.
+        before_train: The same attack's of training records, with the model as it was before training.
+        before_test: Likewise of test records.
         known_positives: Positive records that it knew.
         known_negatives: Negative records that it knew.
-        train_tied_auc: Of all training records that it did not know.
-        test_tied_auc: Of all test records.
-        baseline_train_tied_auc: Of all training records, with the model as it was before training.
-        baseline_test_tied_auc: Of all test records, likewise.
         scored: Share of these records, training and test together, that it scored with the trained model.
-        train_positives: Positive training records that it was asked about.
-        train_negatives: Negative ones.
-        test_positives: Positive test records.
-        test_negatives: Negative ones.
-        train_chance: Of classes and numbers: what is expected of who knows nothing, on training records.
-        test_chance: Likewise on test records.
-        train_top1: Of k classes: share of training records whose own class scored highest.
-        test_top1: Of test records.
-        baseline_train_top1: Of training records, with the model as it was before training.
-        baseline_test_top1: Of test records, likewise.
         known_records: Of classes and numbers: how many records it knew.
     """
 
-    train_auc: float | None
-    test_auc: float | None
-    baseline_train_auc: float | None
-    baseline_test_auc: float | None
-    known_positives: int
-    known_negatives: int
-    train_tied_auc: float | None = None
-    test_tied_auc: float | None = None
-    baseline_train_tied_auc: float | None = None
-    baseline_test_tied_auc: float | None = None
+    train: LeakSummary = field(default_factory=LeakSummary)
+    test: LeakSummary = field(default_factory=LeakSummary)
+    before_train: LeakSummary = field(default_factory=LeakSummary)
+    before_test: LeakSummary = field(default_factory=LeakSummary)
+    known_positives: int = 0
+    known_negatives: int = 0
     scored: float = 1.0
-    train_positives: int = 0
-    train_negatives: int = 0
-    test_positives: int = 0
-    test_negatives: int = 0
-    train_chance: float | None = None
-    test_chance: float | None = None
-    train_top1: float | None = None
-    test_top1: float | None = None
-    baseline_train_top1: float | None = None
-    baseline_test_top1: float | None = None
     known_records: int = 0
-
-    @property
-    def train_leak(self) -> float | None:
-        """What decides, on training records."""
-        return turned_round(self.raw_train)
-
-    @property
-    def test_leak(self) -> float | None:
-        """What decides, on test records."""
-        return turned_round(self.raw_test)
-
-    @property
-    def baseline_train_leak(self) -> float | None:
-        """The same with the model as it was before training, turned round by itself."""
-        return turned_round(_of_all(self.baseline_train_auc, self.baseline_train_tied_auc))
-
-    @property
-    def baseline_test_leak(self) -> float | None:
-        """Likewise on test records."""
-        return turned_round(_of_all(self.baseline_test_auc, self.baseline_test_tied_auc))
-
-    @property
-    def raw_train(self) -> float | None:
-        """The AUC of all training records, in the attack's own orientation."""
-        return _of_all(self.train_auc, self.train_tied_auc)
-
-    @property
-    def raw_test(self) -> float | None:
-        """The AUC of all test records, in the attack's own orientation."""
-        return _of_all(self.test_auc, self.test_tied_auc)
-
-    @property
-    def train_by_chance(self) -> float | None:
-        """What orientation alone gives on so many training records; ``None`` where they were not counted."""
-        return self.train_chance or known(chance_auc(self.train_positives, self.train_negatives))
-
-    @property
-    def test_by_chance(self) -> float | None:
-        """What orientation alone gives on so many test records."""
-        return self.test_chance or known(chance_auc(self.test_positives, self.test_negatives))
 
     def scalars(self, where: str) -> dict[str, float]:
         """Return the AUCs that exist for a log, under tags that end in ``where``."""
-        found = {
-            f"leak_auc_after_training/{where}": self.train_auc,
-            f"leak_auc_after_training_test/{where}": self.test_auc,
-            f"leak_auc_after_training_baseline/{where}": self.baseline_train_auc,
-            f"leak_auc_after_training_baseline_test/{where}": self.baseline_test_auc,
-            f"leak_auc_after_training_tied/{where}": self.train_tied_auc,
-            f"leak_auc_after_training_test_tied/{where}": self.test_tied_auc,
-            f"leak_scored_after_training/{where}": self.scored if self.scored < 1.0 else None,
-            f"leak_top1_after_training/{where}": self.train_top1,
-            f"leak_top1_after_training_test/{where}": self.test_top1,
-        }
-        return {tag: value for tag, value in found.items() if value is not None}
+        parts = {"": self.train, "_test": self.test, "_baseline": self.before_train, "_baseline_test": self.before_test}
+        found = {f"leak_auc_after_training{part}/{where}": one.auc for part, one in parts.items()}
+        for part in ("", "_test"):
+            found[f"leak_auc_after_training{part}_tied/{where}"] = parts[part].tied_auc
+            found[f"leak_top1_after_training{part}/{where}"] = parts[part].top1
+        found[f"leak_scored_after_training/{where}"] = self.scored if self.scored < 1.0 else math.nan
+        return {tag: value for tag, value in found.items() if not math.isnan(value)}
 
 
-def _of_all(auc: float | None, tied: float | None) -> float | None:
-    return auc if tied is None else tied
+def answer_figures(scores: Tensor, labels: Tensor, *, classes: int | None = 2) -> LeakSummary:
+    """Return the figures of scores ``(n,)`` or ``(n, k)`` of one part, NaN where a record was left out.
 
+    There are no steps: the AUC is of all the records that were scored. What decides is turned round where that reads
+    better.
 
-@dataclass(frozen=True, slots=True)
-class AnswerFigures:
-    """Figures of one part's answers.
-
-    Attributes:
-        auc: Leak AUC of the records that were scored; ``None`` where none was, or of one class only.
-        tied_auc: Of all records that were asked about; ``None`` where none was left out, or all.
-        scored: Number of records that were scored.
-        positives: Positive records that were asked about.
-        negatives: Negative ones.
-        asked: All of them.
-        chance: Of classes and numbers: what is expected of who knows nothing.
-        top1: Of k classes: share whose own class scored highest.
+    Args:
+        scores: Of the records that were asked about.
+        labels: Theirs, ``(n,)``.
+        classes: Number of classes; ``None`` of numbers.
     """
-
-    auc: float | None
-    tied_auc: float | None
-    scored: int
-    positives: int
-    negatives: int
-    asked: int
-    chance: float | None = None
-    top1: float | None = None
-
-    @classmethod
-    def of(cls, scores: Tensor, labels: Tensor, *, classes: int | None = 2) -> AnswerFigures:
-        """Return the figures of scores ``(n,)`` or ``(n, k)``, NaN where a record was left out."""
-        if classes != 2:
-            return cls._of_many(scores, labels, classes)
+    asked = labels.numel()
+    if classes == 2:
         scored = ~scores.isnan()
         positives = int((labels == 1).sum())
-        return cls(
-            auc=known(leak_auc(scores[scored], labels[scored])),
-            # Who scores nothing at all was not judged, which is not the same as found blind.
-            tied_auc=known(tied_leak_auc(scores, labels)) if scored.any() and not scored.all() else None,
-            scored=int(scored.sum()),
+        found = LeakSummary(
+            auc=leak_auc(scores[scored], labels[scored]),
+            tied_auc=tied_leak_auc(scores, labels),
+            scored=int(scored.sum()) / asked if asked else 1.0,
             positives=positives,
-            negatives=labels.numel() - positives,
-            asked=labels.numel(),
+            negatives=asked - positives,
         )
-
-    @classmethod
-    def _of_many(cls, scores: Tensor, labels: Tensor, classes: int | None) -> AnswerFigures:
+    else:
         keeper = keeper_for(classes, cumulative=True)
-        keeper.add(torch.arange(labels.numel()), scores, labels)
-        found, scored = keeper.summary(), keeper.records
-        return cls(
-            auc=known(found.accumulated_auc),
-            tied_auc=known(found.tied_accumulated_auc) if 0 < scored < labels.numel() else None,
-            scored=scored,
-            positives=0,
-            negatives=0,
-            asked=labels.numel(),
-            chance=known(found.chance),
-            top1=known(found.accumulated_top1),
+        keeper.add(torch.arange(asked), scores, labels)
+        over_run = keeper.summary()
+        found = LeakSummary(
+            auc=over_run.accumulated_auc,
+            tied_auc=over_run.tied_accumulated_auc,
+            scored=keeper.records / asked if asked else 1.0,
+            task=over_run.task,
+            chance=over_run.chance,
+            top1=over_run.accumulated_top1,
         )
+    # Who scores nothing at all was not judged, which is not the same as found blind.
+    some = replace(found, tied_auc=found.tied_auc if 0.0 < found.scored < 1.0 else math.nan)
+    return replace(some, worst_auc=oriented(some.deciding[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,17 +187,19 @@ class Quiz:
         labels = labels.double() if self.classes is None else labels.long()
         return {"classes": self.classes, "known_records": self.known_records, "known_values": labels}
 
-    def judge(self, scores: Tensor) -> tuple[AnswerFigures, AnswerFigures]:
-        """Return the figures of scores ``(n,)`` on training and on test records, without those that were known."""
+    def judge(self, scores: Tensor) -> tuple[LeakSummary, LeakSummary, float]:
+        """Return the figures of scores ``(n,)`` on training and on test records, and the share of both that has one.
+
+        Records that were known are left out.
+        """
         # Whatever the attack scored: what it was told is no leak.
         told = torch.isin(self.ids, torch.cat([self.known_positives, self.known_negatives, self.known_records]))
         asked = (~told).nonzero()[:, 0]
         first_test = self.train.numel()
-        train, test = asked[asked < first_test], asked[asked >= first_test]
-        return (
-            AnswerFigures.of(scores[train], self.labels[train], classes=self.classes),
-            AnswerFigures.of(scores[test], self.labels[test], classes=self.classes),
-        )
+        parts = (asked[asked < first_test], asked[asked >= first_test])
+        train, test = (answer_figures(scores[one], self.labels[one], classes=self.classes) for one in parts)
+        scored = sum(round(found.scored * one.numel()) for found, one in zip((train, test), parts, strict=True))
+        return train, test, scored / asked.numel() if asked.numel() else 1.0
 
 
 def _with_label(labels: Tensor) -> npt.NDArray[np.int64]:
@@ -338,7 +242,7 @@ def judge_after_training(
     parts = (data.train.rows(quiz.train).columns, data.test.rows(quiz.test).columns)
     columns = Columns(*(torch.cat(pair) for pair in zip(*parts, strict=True))).to(device).module_input()
 
-    def judged(model: nn.Module) -> tuple[AnswerFigures, AnswerFigures]:
+    def judged(model: nn.Module) -> tuple[LeakSummary, LeakSummary, float]:
         view = view_after_training(
             model,
             columns,
@@ -356,30 +260,14 @@ def judge_after_training(
         with random:
             return quiz.judge(call_attack(copy.deepcopy(attack), view).cpu())
 
-    (train, test), (train_before, test_before) = judged(trained), judged(before)
-    asked = train.asked + test.asked
+    train, test, scored = judged(trained)
     return AfterTraining(
-        train_auc=train.auc,
-        test_auc=test.auc,
-        baseline_train_auc=train_before.auc,
-        baseline_test_auc=test_before.auc,
+        train,
+        test,
+        *judged(before)[:2],
         known_positives=quiz.known_positives.numel(),
         known_negatives=quiz.known_negatives.numel(),
-        train_tied_auc=train.tied_auc,
-        test_tied_auc=test.tied_auc,
-        baseline_train_tied_auc=train_before.tied_auc,
-        baseline_test_tied_auc=test_before.tied_auc,
-        scored=(train.scored + test.scored) / asked if asked else 1.0,
-        train_positives=train.positives,
-        train_negatives=train.negatives,
-        test_positives=test.positives,
-        test_negatives=test.negatives,
-        train_chance=train.chance,
-        test_chance=test.chance,
-        train_top1=train.top1,
-        test_top1=test.top1,
-        baseline_train_top1=train_before.top1,
-        baseline_test_top1=test_before.top1,
+        scored=scored,
         known_records=quiz.known_records.numel(),
     )
 

@@ -44,7 +44,10 @@ their own: one that recognises them could send activations for them that make th
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Self
 
 import numpy as np
@@ -118,6 +121,47 @@ class CanaryLeak:
             level=level,
         )
         return replace(found, top1=float(top_shares(scores, labels).mean()) if labels.size else None)
+
+
+def pooled(attacks: Sequence[Sequence[CanaryLeak]]) -> CanaryLeak | None:
+    """Return the largest AUC of several attacks among the canaries of several runs, with an interval for all at once.
+
+    An attack's AUC is its mean over runs, weighted by their pairs of a positive and a negative canary: so it is that of
+    all pairs from one run. The largest is chosen then, not in each run, as a mean of largest reads too high however
+    many runs there are. The interval combines those of the runs (MOVER). What runs differ by more than their intervals
+    say is added (DerSimonian and Laird).
+
+    Source: Zou and Donner, Statistics in Medicine 27 (2008), 1693-1702; DerSimonian and Laird, Controlled Clinical
+    Trials 7 (1986), 177-188.
+
+    Args:
+        attacks: Of each attack the figures of every run, with intervals of 95 % of their own.
+    """
+    found = (_over_runs(runs, NormalDist().inv_cdf(1.0 - 0.025 / len(attacks))) for runs in attacks if runs)
+    largest = max(found, key=lambda leak: leak.auc, default=None)
+    return None if largest is None else replace(largest, figures=len(attacks))
+
+
+def _over_runs(runs: Sequence[CanaryLeak], quantile: float) -> CanaryLeak:
+    """Return one attack's figures over runs, with an interval of so many standard errors."""
+    aucs, lows, highs = np.array([(leak.auc, leak.low, leak.high) for leak in runs]).T
+    own = NormalDist().inv_cdf(0.975)
+    precisions = np.maximum((highs - lows) / (2.0 * own), 1e-9) ** -2.0
+    spread = precisions @ (aucs - precisions @ aucs / precisions.sum()) ** 2 - (aucs.size - 1)
+    scale = precisions.sum() - precisions @ precisions / precisions.sum()
+    between = max(0.0, spread / scale) if aucs.size > 1 else 0.0  # variance
+    weights = np.array([leak.positives * leak.negatives for leak in runs], np.float64)
+    weights /= weights.sum()
+    middle = float(weights @ aucs)
+    below, above = (quantile * math.sqrt(weights**2 @ (((aucs - ends) / own) ** 2 + between)) for ends in (lows, highs))
+    return CanaryLeak(
+        middle,
+        max(0.0, middle - below),
+        min(1.0, middle + above),
+        sum(leak.positives for leak in runs),
+        sum(leak.negatives for leak in runs),
+        twin=all(leak.twin for leak in runs),
+    )
 
 
 def check_canaries(*, audit: bool, exchange: str, read: bool = True) -> None:

@@ -7,7 +7,8 @@ are alike in both, recovers single labels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
@@ -66,6 +67,26 @@ class KnowledgeGain:
     def without_messages(cls, baseline: float) -> Self:
         """Return that of a partner that gets nothing made from labels: it knows what it knew."""
         return cls(baseline, baseline, 0.0, 0.0)
+
+    @classmethod
+    def pooled(cls, runs: Sequence[Self]) -> Self:
+        """Return the means of independent runs; the interval of the difference is that of their mean.
+
+        Args:
+            runs: At least one.
+        """
+        before, after = (sum(getattr(one, name) for one in runs) / len(runs) for name in ("before", "after"))
+        models = [one.model for one in runs if one.model is not None]
+        below = math.hypot(*(one.after - one.before - one.low for one in runs)) / len(runs)
+        above = math.hypot(*(one.high - one.after + one.before for one in runs)) / len(runs)
+        return cls(
+            before,
+            after,
+            after - before - below,
+            after - before + above,
+            taught=all(one.taught for one in runs),
+            model=sum(models) / len(runs) if len(models) == len(runs) else None,
+        )
 
     @property
     def nothing_came(self) -> bool:

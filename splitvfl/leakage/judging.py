@@ -206,6 +206,15 @@ class ScoreKeeper(Keeper):
         found = self.canary_scores()
         return None if found is None else CanaryLeak.of(*map(torch.from_numpy, found), level=level)
 
+    def randomised_leak(self, *, level: float = 0.95) -> CanaryLeak | None:
+        """Return what the accumulated scores tell of the canaries' randomised labels, oriented by other records."""
+        answers = None if self.canaries is None else self.canaries.answers
+        if answers is None or self._canaries is None:
+            return None
+        ids, labels = answers
+        scores = self._orientation * self._canaries.of(ids)
+        return CanaryLeak.of(torch.from_numpy(scores), torch.from_numpy(labels), level=level)
+
     def summary(self) -> LeakSummary:
         """Return the run's figures so far."""
         positives, negatives = self.classes
@@ -302,7 +311,7 @@ def keeper_for(
     return ClassKeeper(classes, canaries=canaries, raw=raw, cumulative=cumulative, clusters=clusters)
 
 
-def worst_of(keepers: Iterable[Keeper], *, level: float = 0.95) -> CanaryLeak | None:
+def worst_of(keepers: Iterable[Keeper], *, level: float = 0.95, randomised: bool = False) -> CanaryLeak | None:
     """Return the largest canary AUC of several attacks, raw, with an interval that holds for all of them at once.
 
     Of k attacks each has ``(1 − level) / k`` of what may be wrong (Bonferroni), as the largest was chosen with the very
@@ -310,11 +319,17 @@ def worst_of(keepers: Iterable[Keeper], *, level: float = 0.95) -> CanaryLeak | 
     high: the largest of three read .717 in the mean of 12 runs with 600 canaries, where each one's mean was .70 to .71
     and .70 is what ``asymmetric-response`` promises.
 
+    Args:
+        keepers: The judges of the attacks.
+        level: Confidence of the interval, in (0, 1).
+        randomised: Whether it is of the canaries' randomised labels.
+
     Returns:
         ``None`` where none has canaries that could be judged.
     """
     judges = list(keepers)
-    leaks = [judge.canary_leak(level=1.0 - (1.0 - level) / len(judges)) for judge in judges]
+    own = 1.0 - (1.0 - level) / max(1, len(judges))
+    leaks = [(judge.randomised_leak if randomised else judge.canary_leak)(level=own) for judge in judges]
     found = max((leak for leak in leaks if leak and not math.isnan(leak.auc)), key=lambda leak: leak.auc, default=None)
     return None if found is None else replace(found, figures=len(judges))
 

@@ -173,6 +173,17 @@ class Keeper(Stateful, ABC):
             level: Confidence of the interval, in (0, 1).
         """
 
+    def randomised_leak(self, *, level: float = 0.95) -> CanaryLeak | None:
+        """Return the same of the labels that a label defense put in the place of the canaries', of two classes.
+
+        Args:
+            level: Confidence of the interval, in (0, 1).
+
+        Returns:
+            ``None`` where there are none, or no one randomised label stands for a canary in the whole run.
+        """
+        return None
+
     @abstractmethod
     def summary(self) -> LeakSummary:
         """Return the run's figures so far."""

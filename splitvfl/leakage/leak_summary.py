@@ -99,6 +99,12 @@ class LeakSummary:
     base_rate: float = math.nan
     zeros_found: float = math.nan
 
+    def __post_init__(self) -> None:
+        """Let figures that are not there be equal: one NaN is another only where both are one object."""
+        for name, value in vars(self).items():
+            if value != value:
+                object.__setattr__(self, name, math.nan)
+
     @property
     def worst(self) -> float:
         """The larger of the per-step and the accumulated AUC of all records, each in its better orientation, or NaN."""

@@ -85,6 +85,6 @@ def _rows(party: str, watch: Watch, waited: Mapping[str, AfterTraining]) -> list
         for name, one in watch.summaries(party).items()
     ]
     for name, after in waited.items():
-        leaks = [math.nan if leak is None else leak for leak in (after.train_leak, after.test_leak)]
-        found.append(LeakRow(party, name, worst=nanmax(*leaks), scored=after.scored))
+        worst = nanmax(after.train.worst_auc, after.test.worst_auc)
+        found.append(LeakRow(party, name, worst=worst, scored=after.scored))
     return found

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from splitvfl.data.coin_labels import Canaries
 from splitvfl.leakage.canaries import CanaryLeak
-from splitvfl.leakage.in_general import InGeneral, labels_in_general
 from splitvfl.leakage.judging import Handle, real_rows, worst_of
 from splitvfl.leakage.keeping import Keeper
 from splitvfl.leakage.leak_summary import LeakSummary, nanmax
@@ -107,7 +106,6 @@ class MessageAudit(Handle, Stateful, ABC):
         self.seconds = 0.0
         self._canaries = canaries
         self._told: RunLeak | None = None
-        self._in_general: InGeneral | None = None
         self._checked = False
 
     def __repr__(self) -> str:
@@ -131,7 +129,7 @@ class MessageAudit(Handle, Stateful, ABC):
     ) -> None:
         """Attack one message with everything that the label party knows: see :class:`SentBatch`."""
         started = time.perf_counter()
-        self._told = self._in_general = None
+        self._told = None
         if self.history.features is not None and ids is not None and not self._checked:
             self.history.features.rows(ids.detach().cpu().numpy().reshape(-1))
             self._checked = True
@@ -191,16 +189,6 @@ class MessageAudit(Handle, Stateful, ABC):
         if self._told is None and self.history.enough:
             self._told = self.history.judge()
         return self._told
-
-    @property
-    def in_general(self) -> InGeneral | None:
-        """What the partner knows of labels in general; ``None`` where its features are not known.
-
-        It takes time in proportion to the records, of which at most 20 000 are drawn: for the end of a run.
-        """
-        if self._in_general is None:
-            self._in_general = labels_in_general(self.history)
-        return self._in_general
 
     def judge(self, ids: Tensor, labels: Tensor, predictions: Tensor, *, seed: int = 0) -> RunLeak:
         """Return what messages told of these records with these predictions, those of the trained model, say.
@@ -277,7 +265,7 @@ class MessageAudit(Handle, Stateful, ABC):
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Take back what :meth:`state_dict` returned."""
-        self._told = self._in_general = None
+        self._told = None
         super().load_state_dict(state)
 
 

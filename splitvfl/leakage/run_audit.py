@@ -116,6 +116,11 @@ class RunHistory(ABC):
         """Number of records that crossed."""
         return int(np.count_nonzero(self._records["seen"]))
 
+    @property
+    def messages(self) -> int:
+        """Number of rows of all messages that are remembered."""
+        return int(self._records["seen"].sum())
+
     def note_level(self, ids: Ids, sent: Tensor) -> None:
         """Remember how strong a message is as a whole, of the records in it that are known by now.
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from splitvfl.hooks import needs_of, note_of, reads_messages, unused
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_reading import ColumnReader
-from splitvfl.leakage.in_general import InGeneral, KnowledgeGain, LabelFreeAttack
+from splitvfl.leakage.in_general import InGeneral, KnowledgeGain, LabelFreeAttack, labels_in_general
 from splitvfl.leakage.judging import Leak, ScoreKeeper, worst_of
 from splitvfl.leakage.keeping import Keeper
 from splitvfl.leakage.label_leak import LabelLeak
@@ -51,6 +51,7 @@ class Watch:
         self.known: dict[str, float] = {}
         self.worst_logged: tuple[float, str] = (math.nan, "")
         self.label_leaks_logged: dict[str, LabelLeak] = {}
+        self._general: dict[str, tuple[int, InGeneral | None]] = {}  # and how many messages it is of
 
     def add(self, party: str, leak: Leak, *, name: str | None = None) -> None:
         """Keep an attack under its name, numbered if that is taken."""
@@ -77,38 +78,54 @@ class Watch:
         leaks = {name: keeper.canary_leak() for name, keeper in keepers.items()}
         return {name: leak for name, leak in leaks.items() if leak is not None and not math.isnan(leak.auc)}
 
-    def excess(self, party: str) -> CanaryLeak | None:
+    def excess(self, party: str, *, randomised: bool = False) -> CanaryLeak | None:
         """Return the largest canary AUC of the auditor's and all other attacks on one party's messages.
 
         The interval holds for all of them at once; ``None`` without canaries. Attacks that read no message are no part
         of it.
+
+        Args:
+            party: The passive party.
+            randomised: Whether it is of the labels that a label defense put in the place of the canaries'.
         """
         blind = {name for name, leak in self.leaks[party].items() if not reads_messages(leak.attack)}
-        return worst_of(keeper for name, keeper in self.keepers(party).items() if name not in blind)
+        judges = (keeper for name, keeper in self.keepers(party).items() if name not in blind)
+        return worst_of(judges, randomised=randomised)
 
     def knowledge_gain(self, party: str) -> KnowledgeGain | None:
         """Return what one party has learned of labels in general; ``None`` where that is not known."""
-        found = self._in_general(party)
+        found = self.in_general(party)
         return None if found is None else found.gain
 
     def label_free(self, party: str) -> LabelFreeAttack | None:
         """Return the attack on one party's messages that shows most of single labels and needs none.
 
-        ``None`` without any, where the party's features are not known, and of other than two classes.
+        Attacks that read the party's own features too are left out: a model of features of their own may know more of
+        labels in general than the one they are compared with. ``None`` without any attack, where the party's features
+        are not known, and of other than two classes.
         """
-        found = self._in_general(party)
+        found = self.in_general(party)
         if found is None:
             return None
         scores = {}
         for name, leak in self.leaks[party].items():
-            without_labels = reads_messages(leak.attack) and not needs_of(leak.attack) & GRANTED
-            if without_labels and isinstance(leak.keeper, ScoreKeeper):
+            from_messages = reads_messages(leak.attack) and not needs_of(leak.attack) & {*GRANTED, "columns"}
+            if from_messages and isinstance(leak.keeper, ScoreKeeper):
                 leak.revise()
                 scores[name] = leak.keeper.scores_of(found.ids)
         return found.label_free(scores)
 
-    def _in_general(self, party: str) -> InGeneral | None:
-        return self.audits[party].in_general if party in self.audits else None
+    def in_general(self, party: str) -> InGeneral | None:
+        """Return what one party knows of labels in general so far; ``None`` where its features are not known.
+
+        It takes time in proportion to the records, of which at most 20 000 are drawn: for the end of a run.
+        """
+        if party not in self.audits:
+            return None
+        history = self.audits[party].history
+        if self._general.get(party, (-1, None))[0] != history.messages:
+            self._general[party] = (history.messages, labels_in_general(history))
+        return self._general[party][1]
 
     @property
     def worst_canaries(self) -> CanaryLeak | None:

@@ -889,7 +889,10 @@ class ActiveParty(Party):
             # Dummies have a label to train on and to be hidden like the others', and none to be judged by.
             return batch.labels, None if batch.real is None else batch.labels
         targets = self.labels.apply_together(batch.labels, step=step, ids=batch.ids, labels=batch.labels)
-        return targets, responses_of(targets)
+        responses = responses_of(targets)
+        if self.canaries is not None:
+            self.canaries.note_answers(batch.ids, responses)
+        return targets, responses
 
     def plan_run(self, *, epochs: int) -> None:
         """Tell its defenses what the run will be, before the first step; ``Exchange.plan_run`` does.

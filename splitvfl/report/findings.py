@@ -283,24 +283,25 @@ def columns_hidden(run: RunSummary) -> list[str]:
 def _learned(run: RunSummary) -> list[str]:
     return [
         f"After training, with the labels of {AfterRow([found]).known} and {name}'s own model part, "
-        f"{attack_phrase(attack)} reaches an AUC of {figure(found.train_leak)} on other training records"
-        f"{_aside(found)}; with that part before training, {figure(found.baseline_train_leak)}."
+        f"{attack_phrase(attack)} reaches an AUC of {figure(leak)} on other training records"
+        f"{_aside(found)}; with that part before training, {figure(before)}."
         for name, party in run.parties.items()
         for attack, found in party.after_training.items()
-        if found.train_leak is not None and found.baseline_train_leak is not None
+        for leak, before in [(found.train.worst_auc, found.before_train.worst_auc)]
+        if not math.isnan(leak + before)
     ]
 
 
 def _aside(found: AfterTraining) -> str:
     """Return what is to be known of the figure on training records, in brackets: how it came about, and chance."""
     parts = []
-    if found.raw_train is not None and found.raw_train < 0.5:
-        parts.append(f"{figure(found.raw_train)} before it is oriented")
-    if found.scored < 1.0 and found.train_auc is not None:
-        own = figure(oriented(found.train_auc))
+    if found.train.deciding[0] < 0.5:
+        parts.append(f"{figure(found.train.deciding[0])} before it is oriented")
+    if found.scored < 1.0 and not math.isnan(found.train.auc):
+        own = figure(oriented(found.train.auc))
         parts.append(f"{1.0 - found.scored:.0%} left out count as ties; {own} among the others")
-    if found.train_by_chance is not None:
-        parts.append(f"guessing: {figure(found.train_by_chance)}")
+    if not math.isnan(found.train.by_chance):
+        parts.append(f"guessing: {figure(found.train.by_chance)}")
     return f" ({'; '.join(parts)})" if parts else ""
 
 

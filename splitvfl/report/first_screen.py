@@ -86,6 +86,19 @@ def state_text(verdict: Verdict) -> Text:
     return Text(words, style=style)
 
 
+def ground(name: str, owner: str, verdict: Verdict, goal: float) -> str:
+    """Return in a clause whose verdict about labels it is, the state with a goal, and why.
+
+    Args:
+        name: The partner.
+        owner: The label owner; empty in summaries that were written before it was kept.
+        verdict: The verdict.
+        goal: The goal.
+    """
+    said = f"{name} → {owner or 'label owner'}'s labels: {state_words(verdict)} (goal {goal:.2f}): {verdict.reason}"
+    return f"{said}; decided by: {verdict.decided_by}" if verdict.decided_by else said
+
+
 def _of_labels(name: str, verdict: Verdict, run: RunSummary) -> Iterator[Line]:
     yield "verdict", state_text(verdict), _ground(verdict, run.goal)
     if verdict.decided_by:
@@ -94,7 +107,9 @@ def _of_labels(name: str, verdict: Verdict, run: RunSummary) -> Iterator[Line]:
         yield "", Text(), f"prevented by: {verdict.prevented_by}"
     if verdict.row != "one-way":
         yield "guarantee", *_guarantee(verdict)
-        yield "excess", *_excess(verdict, run)
+        yield "excess", *_excess(verdict)
+        if verdict.randomised is not None:
+            yield "", *_randomised(verdict.randomised)
     if verdict.knowledge_gain is not None:
         yield "in general", *_in_general(name, verdict.knowledge_gain, run)
     if verdict.total is not None:
@@ -129,15 +144,19 @@ def _guarantee(verdict: Verdict) -> tuple[Text, str]:
     return value, "for one message, not for the run; guessing gives 0.50"
 
 
-def _excess(verdict: Verdict, run: RunSummary) -> tuple[Text, str]:
+def _excess(verdict: Verdict) -> tuple[Text, str]:
     found = verdict.excess
     if found is not None:
         twin = " of the audit twin" if found.twin else ""
         interval = f"95 % CI {found.low:.2f}–{found.high:.2f}, {found.canaries:,} canaries{twin}"
         return Text(f"{found.value:.2f}"), f"{interval}{_beside(verdict, found)}"
-    if run.traits.shows_gradients:
+    if verdict.measurable:
         return Text(_NOT_MEASURED), ""
     return Text("cannot be measured in this protocol"), "(only sums are sent)"
+
+
+def _randomised(found: Excess) -> tuple[Text, str]:
+    return Text(f"{found.value:.2f}"), f"95 % CI {found.low:.2f}–{found.high:.2f} for their randomised labels"
 
 
 def _beside(verdict: Verdict, found: Excess) -> str:

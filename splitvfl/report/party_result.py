@@ -46,6 +46,7 @@ class PartyResult:
         canaries: What attacks read of the canaries' labels, by name, the auditor's first; empty without canaries.
         worst_canaries: The largest canary AUC of the auditor's attacks, with an interval for all of them at once.
         excess: The largest canary AUC of all attacks on messages, the auditor's among them, likewise.
+        randomised: The same of the canaries' randomised labels, behind a label defense; else ``None``.
         guarantee: The tightest guarantee of a record's label towards it; ``None``: none.
         knowledge_gain: What it has learned of labels in general; ``None`` where that is not known.
         label_free: The attack on messages that shows most of single labels and needs none; ``None`` likewise.
@@ -70,6 +71,7 @@ class PartyResult:
     total_by_chance: float | None = None
     readings: list[ColumnReading] = field(default_factory=list)
     excess: CanaryLeak | None = None
+    randomised: CanaryLeak | None = None
     guarantee: Guarantee | None = None
     knowledge_gain: KnowledgeGain | None = None
     label_free: LabelFreeAttack | None = None

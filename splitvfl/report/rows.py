@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import scipy
@@ -15,15 +15,16 @@ from splitvfl.config.registry import built_in
 from splitvfl.errors import printable
 from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.auditing import Audit
+from splitvfl.leakage.canaries import CanaryLeak, pooled
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.features import FeatureLeak
+from splitvfl.leakage.in_general import KnowledgeGain
 from splitvfl.leakage.leak_summary import LeakSummary, nanmax
 from splitvfl.leakage.message_audit import shown_name
 from splitvfl.metrics import turned_round
 from splitvfl.report.party_result import PartyResult
-from splitvfl.report.pooled import pooled_verdict
 from splitvfl.report.summary import RunSummary
-from splitvfl.report.verdict import Verdict
+from splitvfl.report.verdict import PartyVerdict, Verdict
 from splitvfl.system.untrusted_files import decoded
 
 AUDITOR = Audit.name
@@ -281,31 +282,16 @@ def attack_result(party: PartyResult, name: str) -> LeakSummary | None:
     results = [result for attack, result in party.attacks.items() if shown_name(attack) == name]
     if len(results) < 2:
         return results[0] if results else None
-    step = nanmax(*(result.worst_auc for result in results))
-    accumulated = nanmax(*(result.worst_accumulated_auc for result in results))
-    return LeakSummary(
-        auc=step,
-        worst_auc=step,
-        quantile_95=nanmax(*(result.quantile_95 for result in results)),
-        accumulated_auc=accumulated,
-        worst_accumulated_auc=accumulated,
-        steps=max(result.steps for result in results),
-        undefined=max(result.undefined for result in results),
-        positives=results[0].positives,
-        negatives=results[0].negatives,
-        **_beside(results),
+    most = {name: nanmax(*(getattr(result, name) for result in results)) for name in _LARGEST}
+    counts = {name: max(getattr(result, name) for result in results) for name in ("steps", "undefined")}
+    return replace(
+        results[0], **most, **counts, auc=most["worst_auc"], accumulated_auc=most["worst_accumulated_auc"], scored=1.0
     )
 
 
-def _beside(results: Sequence[LeakSummary]) -> dict[str, Any]:
-    """Return the largest figures of classes and numbers beside their AUCs; nothing of two classes."""
-    first = results[0]
-    if first.task == "binary":
-        return {}
-    names = ("top1", "accumulated_top1", "correlation", "accumulated_correlation", "within")
-    return {name: nanmax(*(getattr(result, name) for result in results)) for name in names} | {
-        name: getattr(first, name) for name in ("task", "class_counts", "commonest", "trivially_within", "chance")
-    }
+# What is shown of several attacks: of these, figure by figure, the largest.
+_SUMS = ("worst_accumulated_auc", "accumulated_top1", "accumulated_correlation")
+_LARGEST = ("worst_auc", "quantile_95", "top1", "correlation", "within", *_SUMS)
 
 
 @dataclass(frozen=True)
@@ -355,17 +341,17 @@ class AfterRow:
     results: Sequence[AfterTraining]
 
     # On training and on test records that it did not know.
-    train = averaged(lambda result: result.train_leak)
-    test = averaged(lambda result: result.test_leak)
+    train = averaged(lambda result: result.train.worst_auc)
+    test = averaged(lambda result: result.test.worst_auc)
     # The same attack's with the model as it was before training.
-    before_train = averaged(lambda result: result.baseline_train_leak)
-    before_test = averaged(lambda result: result.baseline_test_leak)
+    before_train = averaged(lambda result: result.before_train.worst_auc)
+    before_test = averaged(lambda result: result.before_test.worst_auc)
     # In the attack's own orientation.
-    raw_train = averaged(lambda result: result.raw_train)
-    raw_test = averaged(lambda result: result.raw_test)
+    raw_train = averaged(lambda result: result.train.deciding[0])
+    raw_test = averaged(lambda result: result.test.deciding[0])
     # What orientation alone gives on so many records.
-    chance_train = averaged(lambda result: result.train_by_chance)
-    chance_test = averaged(lambda result: result.test_by_chance)
+    chance_train = averaged(lambda result: result.train.by_chance)
+    chance_test = averaged(lambda result: result.test.by_chance)
 
     @property
     def known(self) -> str:
@@ -467,16 +453,47 @@ class PartyRow:
         return {attack: reason for party in self.results for attack, reason in party.unavailable.items()}
 
     @cached_property
+    def excess(self) -> CanaryLeak | None:
+        """The excess leakage of all runs together; ``None`` where a run has no canaries."""
+        if len(self.results) == 1:
+            return self.results[0].excess or self.results[0].worst_canaries
+        shared = [name for name in self.results[0].canaries if all(map(partial(_reads_canaries, name), self.results))]
+        return pooled([[party.canaries[name] for party in self.results] for name in shared])
+
+    @cached_property
     def beyond(self) -> Estimate | None:
-        """The excess: the mean of each run's largest AUC among canaries, of all attacks."""
-        coins = [party.excess or party.worst_canaries for party in self.results]
-        return estimate(one.auc for one in coins if one is not None)
+        """The excess leakage of all runs together."""
+        return None if self.excess is None else Estimate(self.excess.auc, None, len(self.results))
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The ends of the canaries' 95 % interval, of a single run with canaries."""
-        found = self.results[0].excess or self.results[0].worst_canaries
-        return None if len(self.results) > 1 or found is None else (found.low, found.high)
+        """The ends of the 95 % interval of the excess leakage."""
+        return None if self.excess is None else (self.excess.low, self.excess.high)
+
+    def together(self, goal: float) -> PartyResult:
+        """Return what the verdict on all runs together follows from: the pooled excess, and what every run has.
+
+        A guarantee counts as far as it holds in all of them, and an attack without canaries if it decides in all.
+
+        Args:
+            goal: Of the verdict.
+        """
+        first = self.results[0]
+        if len(self.results) == 1:
+            return first
+        bounds = [party.guarantee for party in self.results]
+        attacks = [party.label_free for party in self.results]
+        gains = [party.knowledge_gain for party in self.results]
+        return replace(
+            first,
+            excess=self.excess,
+            randomised=None,
+            worst_canaries=None,
+            guarantee=min(bounds, key=lambda bound: (0, 0, 0.0) if bound is None else (1, bound.of_run, -bound.auc)),
+            label_free=min(attacks, key=lambda attack: attack is not None and attack.decides(goal)),
+            total=None if self.total is None else self.total.mean,
+            knowledge_gain=None if None in gains else KnowledgeGain.pooled(gains),
+        )
 
     @property
     def worst_attack(self) -> str:
@@ -487,6 +504,11 @@ class PartyRow:
     def shows_labels(self) -> bool:
         """Whether there is any of the three figures, or nothing to measure by construction."""
         return self.worst is not None or self.known is not None or self.silent
+
+
+def _reads_canaries(attack: str, party: PartyResult) -> bool:
+    """Return whether an attack on messages has figures of a party's canaries."""
+    return attack in party.canaries and (attack not in party.attacks or party.attacks[attack].by_messages)
 
 
 @dataclass(frozen=True)
@@ -512,6 +534,12 @@ class DefenseRow:
     total = averaged(lambda run: run.total)
     known = averaged(lambda run: run.known)
     worst = averaged(lambda run: run.worst[0])
+
+    @cached_property
+    def verdict(self) -> dict[str, PartyVerdict]:
+        """What is concluded of all runs together, by passive party: excesses are pooled before they are judged."""
+        first = self.results[0]
+        return replace(first, parties={row.name: row.together(first.goal) for row in self.parties}).verdict
 
     @property
     def runs(self) -> int:
@@ -544,8 +572,7 @@ class DefenseRow:
     @cached_property
     def label_verdicts(self) -> dict[str, Verdict]:
         """What is concluded about labels from all runs together, by partner."""
-        found = pooled_verdict(self.results)
-        return {name: one.labels for name, one in found.items() if one.labels is not None}
+        return {name: one.labels for name, one in self.verdict.items() if one.labels is not None}
 
     @property
     def excess(self) -> Estimate | None:

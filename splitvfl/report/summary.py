@@ -343,6 +343,7 @@ class RunSummary:
                 "canaries": {name: _of_twin(leak) for name, leak in twin.canaries(party).items()},
                 "worst_canaries": None if audit is None else _of_twin(audit.canaries),
                 "excess": _of_twin(twin.excess(party)),
+                "randomised": _of_twin(twin.excess(party, randomised=True)),
             }
 
         parties = {name: replace(party, **own(name)) for name, party in self.parties.items()}

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass, make_dataclass
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, TypeGuard, get_type_hints
 
 import msgspec
 
 from splitvfl.leakage.figure import Figure, Note
+from splitvfl.metrics import oriented
 from splitvfl.report.verdict import PartyVerdict
 
 VERSION: Final = 2
@@ -160,7 +161,7 @@ def _names(holder: Any) -> set[str]:
     return {one.name for one in fields(holder)}
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -175,7 +176,7 @@ def nested(document: Any) -> Any:
         ValidationError: If it is no summary.
     """
     if not isinstance(document, dict) or "version" not in document:
-        return _without_gaps(document)
+        return _upgraded(document)
     if document["version"] != VERSION:
         raise ValueError(f"it has version {document['version']!r:.40}, expected {VERSION}; update splitvfl")
     read = msgspec.convert(document, SummaryFile)
@@ -193,12 +194,35 @@ def nested(document: Any) -> Any:
     return summary
 
 
-def _without_gaps(value: Any, *, inside: bool = False) -> Any:
-    """Return what the first format holds without the figures of attacks that it says nothing of."""
-    if isinstance(value, dict):
-        found = {key: _without_gaps(inner, inside=inside or key == "attacks") for key, inner in value.items()}
-        return {key: inner for key, inner in found.items() if inner is not None} if inside else found
-    return value
+def _upgraded(document: Any) -> Any:
+    """Return what the first format holds as it is held now: without figures of attacks that it says nothing of."""
+    parties = document.get("parties") if isinstance(document, dict) else None
+    for party in parties.values() if isinstance(parties, dict) else ():
+        for name, change in (("attacks", _known), ("after_training", _in_parts)):
+            if isinstance(party, dict) and isinstance(party.get(name), dict):
+                party[name] = {key: change(one) if isinstance(one, dict) else one for key, one in party[name].items()}
+    return document
+
+
+def _known(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _in_parts(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what an attack found after training by part of the records, which was side by side."""
+    if "train" in found:
+        return found
+    parts: dict[str, Any] = {}
+    for part in ("train", "test", "before_train", "before_test"):
+        prefix = f"{part.replace('before', 'baseline')}_"
+        named = ("auc", "tied_auc", "chance", "top1", "positives", "negatives")
+        one = _known({name: found.get(f"{prefix}{name}") for name in named})
+        leak = one.get("tied_auc", one.get("auc"))
+        one |= {"worst_auc": oriented(leak)} if _is_number(leak) else {}
+        one |= {"scored": found.get("scored", 1.0)} if "tied_auc" in one else {}
+        parts[part] = one | ({"task": "multiclass"} if "chance" in one else {})
+    whole = ("known_positives", "known_negatives", "known_records", "scored")
+    return parts | {name: found[name] for name in whole if name in found}
 
 
 def _node(root: dict[str, Any], one: Figure | Note) -> Any:

@@ -463,7 +463,7 @@ def auditor_legend(runs: Sequence[RunSummary]) -> str:
 
 def _after_legend(runs: Sequence[RunSummary]) -> dict[str, str]:
     late = [after for run in runs for party in run.parties.values() for after in party.after_training.values()]
-    counted = any(after.train_by_chance or after.test_by_chance for after in late)
+    counted = not all(math.isnan(one.by_chance) for after in late for one in (after.train, after.test))
     return {term: text for term, text in _AFTER_LEGEND.items() if late and (counted or term != "chance")}
 
 

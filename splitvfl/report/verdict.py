@@ -18,6 +18,7 @@ The rules are a table, and the first row that matches decides (:func:`label_verd
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Final, Literal
@@ -184,9 +185,11 @@ class Verdict:
         prevented_by: The smallest change that prevents it, where it is known before the first step; else empty.
         guarantee: The tightest guarantee; ``None``: none.
         excess: What messages add beyond the model's prediction; ``None``: not measured.
+        randomised: What they reveal of the randomised labels that stand for canaries'; ``None``: there are none.
         total: Total leakage; ``None``: not measured.
         baseline: What the partner infers alone; ``None``: not known.
         knowledge_gain: Labels in general; ``None``: not measured.
+        measurable: Whether messages about single records come back, in which canaries could be looked for.
     """
 
     state: State
@@ -196,9 +199,11 @@ class Verdict:
     prevented_by: str = ""
     guarantee: Guarantee | None = None
     excess: Excess | None = None
+    randomised: Excess | None = None
     total: Total | None = None
     baseline: Baseline | None = None
     knowledge_gain: KnowledgeGain | None = None
+    measurable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,10 +219,23 @@ class PartyVerdict:
     features: Verdict
 
 
+def worst_of_labels(verdicts: Mapping[str, PartyVerdict]) -> tuple[str, Verdict] | None:
+    """Return the party whose verdict about labels counts, of several: above the goal, then inconclusive, then any.
+
+    Returns:
+        Its name and the verdict; ``None`` where nothing is known of labels.
+    """
+    order: tuple[State, ...] = ("above-goal", "inconclusive", "below-goal")
+    found = [(name, one.labels) for name, one in verdicts.items() if one.labels is not None]
+    rank = {state: number for number, state in enumerate(order)}
+    return min(found, key=lambda one: rank.get(one[1].state, len(order)), default=None)
+
+
 def label_verdict(
     evidence: LabelEvidence,
     *,
     goal: float,
+    randomised: Excess | None = None,
     total: Total | None = None,
     baseline: Baseline | None = None,
     knowledge_gain: KnowledgeGain | None = None,
@@ -238,7 +256,8 @@ def label_verdict(
     Args:
         evidence: What is known.
         goal: The AUC that an individual label's leak is to stay below or at, from 0.5 to below 1.
-        total: Shown beside it, as are the next two.
+        randomised: Shown beside it, as are the next three: the excess of randomised labels.
+        total: Total leakage.
         baseline: What the partner infers alone.
         knowledge_gain: Labels in general.
 
@@ -251,9 +270,11 @@ def label_verdict(
         _by_table(evidence, goal),
         guarantee=evidence.guarantee,
         excess=evidence.excess,
+        randomised=randomised,
         total=total,
         baseline=baseline,
         knowledge_gain=knowledge_gain,
+        measurable=evidence.measurable,
     )
 
 
@@ -367,6 +388,18 @@ def feature_verdict(evidence: FeatureEvidence) -> Verdict:
 def joint_quantile(figures: int) -> float:
     """Return the half width in standard errors of an interval of 95 % for so many figures at once, by Bonferroni."""
     return NormalDist().inv_cdf(1.0 - 0.025 / figures)
+
+
+def half_width(canaries: int, *, figures: int = 3) -> float:
+    """Return half of the 95 % CI of an excess of 0.5 for so many figures at once, half of the canaries positive.
+
+    The variance under no association, ``(n₁ + n₀ + 1) / (12 n₁ n₀)`` (Mann and Whitney, 1947), on the logit scale.
+
+    >>> [round(half_width(count), 3) for count in (144, 300, 3_000)]
+    [0.114, 0.079, 0.025]
+    """
+    error = 4.0 * math.sqrt((canaries + 1) / 3.0) / canaries  # of the logit, whose slope is 4 at one half
+    return 0.5 * math.tanh(0.5 * joint_quantile(figures) * error)
 
 
 def _logit(value: float) -> float:

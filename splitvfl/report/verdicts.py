@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.in_general import KnowledgeGain
 from splitvfl.privacy import Solvable, SolvableColumn
@@ -60,14 +61,14 @@ def party_verdict(name: str, party: PartyResult, run: RunFacts) -> PartyVerdict:
     Raises:
         ArgumentError: If the goal or a figure is out of its range.
     """
-    solvable = _solvable(run.solvable, name)
+    solvable = most_solved(run.solvable, name)
     evidence = LabelEvidence(
         one_way=run.one_way,
         releases=tuple(run.releases),
         guarantee=party.guarantee,
-        solvable="" if solvable is None else _how(solvable),
-        prevented_by="" if solvable is None else _prevented_by(solvable),
-        excess=_excess(party),
+        solvable="" if solvable is None else solved_in_words(solvable),
+        prevented_by="" if solvable is None else prevention_in_words(solvable),
+        excess=_excess(party.excess or party.worst_canaries),  # summaries of before have that of the auditor only
         label_free=party.label_free,
         measurable=run.measurable,
     )
@@ -81,6 +82,7 @@ def _of_labels(evidence: LabelEvidence, party: PartyResult, goal: float) -> Verd
     return label_verdict(
         evidence,
         goal=min(goal, HIGHEST_GOAL),
+        randomised=_excess(party.randomised),
         total=None if leak.total is None else Total(leak.total, leak.includes_features),
         baseline=Baseline(party.first_component_auc, party.own_columns_auc) if known else None,
         knowledge_gain=_gain(evidence, party),
@@ -95,8 +97,7 @@ def _gain(evidence: LabelEvidence, party: PartyResult) -> KnowledgeGain | None:
     return party.knowledge_gain
 
 
-def _excess(party: PartyResult) -> Excess | None:
-    found = party.excess or party.worst_canaries  # summaries of before have that of the auditor only
+def _excess(found: CanaryLeak | None) -> Excess | None:
     if found is None:
         return None
     return Excess(
@@ -104,13 +105,14 @@ def _excess(party: PartyResult) -> Excess | None:
     )
 
 
-def _solvable(found: Sequence[Solvable], name: str) -> Solvable | None:
+def most_solved(found: Sequence[Solvable], name: str) -> Solvable | None:
     """Return by what a partner solves for most true labels, known before the first step; ``None``: for none."""
     solved = [one for one in found if one.partner == name and one.reveals_labels]
     return max(solved, key=lambda one: one.records, default=None)
 
 
-def _how(one: Solvable) -> str:
+def solved_in_words(one: Solvable) -> str:
+    """Return why a partner solves for labels, as the ground of a verdict."""
     whose = "every label" if one.records >= one.of else f"{one.records:,} of {one.of:,} labels"
     if one.computation == "batch equations":
         batch = "last batch" if one.records_in_last else "batch"
@@ -118,7 +120,8 @@ def _how(one: Solvable) -> str:
     return f"{one.computation}: {one.partner} solves {whose}"
 
 
-def _prevented_by(one: Solvable) -> str:
+def prevention_in_words(one: Solvable) -> str:
+    """Return the smallest changes that prevent it, or what else does."""
     return " or ".join(one.prevented_by) or "randomised labels, or one-way training: no batch size does"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,18 @@ import pytest
 import torch
 from sklearn import datasets
 
+from splitvfl.app import first_experiment
 from splitvfl.app.records import load_data
 from splitvfl.cli import main
-from splitvfl.config.sections import CELL_SETTINGS, load_config
+from splitvfl.config.sections import CELL_SETTINGS, load_config, parse_config
+from splitvfl.data.columns import Columns, Records
 from splitvfl.report.summary import read_summary
 
+SMALL = """
+data: breast-cancer
+parties: {a: {role: active, columns: []}, b: {role: passive, columns: rest}}
+model: mlp
+"""
 QUICK = ("audit=false", "attacks=[]")
 
 
@@ -71,6 +79,45 @@ def test_amounts_are_a_regression_that_reaches_its_labels(here: Path) -> None:
     metric = read_summary(here / "runs" / "patients").test_metric
     assert metric is not None
     assert metric > 0.25  # least squares: .33 on this split
+
+
+@pytest.mark.parametrize(
+    ("records", "positives", "canaries"),
+    [
+        (8_000, 4_000, 200),  # 5 % of the rarer class
+        (8_000, 3_960, None),  # 198: too few to decide anything
+        (4_000, 2_000, None),
+        (40_000, 20_000, 1_000),
+        (20_000, 1_340, None),  # 6.7 % positives
+    ],
+)
+def test_canaries_are_a_comment_where_enough_fit(
+    here: Path, monkeypatch: pytest.MonkeyPatch, records: int, positives: int, canaries: int | None
+) -> None:
+    # All records are trained on here: the division is none of this.
+    labels = torch.zeros(records)
+    labels[:positives] = 1.0
+    train = Records(torch.arange(records), Columns.of(torch.zeros(records, 1)), labels)
+    data = load_data(parse_config(SMALL, source="x"))
+    data = replace(data, active=replace(data.active, train=train))
+    monkeypatch.setattr(first_experiment, "load_data", lambda config: data)
+    tumours().to_csv("clinic.csv", index=False)
+    assert main(["init", "clinic.csv"]) == 0
+    text = (here / "clinic.yaml").read_text()
+    assert "splitvfl train clinic.yaml --audit-twin" in " ".join(text.replace("#", "").split())
+    assert load_config(here / "clinic.yaml").canaries is None
+    found = [line for line in text.splitlines() if "canaries:" in line]
+    assert found == ([] if canaries is None else [f"# audit: {{canaries: {canaries}}}"])
+    if canaries == 200:
+        assert "±0.10" in text
+    # Without the #, it is a setting that is taken.
+    bare = text.replace("# audit:", "audit:")
+    assert parse_config(bare, source="clinic.yaml").canaries == canaries
+
+
+def test_canaries_of_numbers_are_six_per_cent_of_the_records() -> None:
+    data = load_data(parse_config(SMALL.replace("breast-cancer", "diabetes"), source="x"))
+    assert first_experiment._affordable(data) == data.active.train.count * 6 // 100 > 0
 
 
 def test_names_with_control_characters_are_escaped_and_kept(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

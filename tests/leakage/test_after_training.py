@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from typing import Any
 
@@ -16,12 +17,13 @@ from splitvfl.errors import ArgumentError
 from splitvfl.hooks import View
 from splitvfl.leakage import after_training
 from splitvfl.leakage.after_training import AfterTraining, Quiz, judge_after_training, own_copy, view_after_training
+from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.metrics import chance_auc
 from tests.builders import generator, party_data, record_ids, seeded
 
 
-def aucs(quiz: Quiz, scores: Tensor) -> tuple[float | None, float | None]:
-    train, test = quiz.judge(scores)
+def aucs(quiz: Quiz, scores: Tensor) -> tuple[float, float]:
+    train, test, _ = quiz.judge(scores)
     return train.auc, test.auc
 
 
@@ -105,9 +107,9 @@ def test_without_scores_or_with_one_class_there_is_no_auc() -> None:
     data = active_data(train=60, test=10)
     quiz = Quiz.draw(data, known_positives=1000, known_negatives=1, seed=0)  # no positive is left to ask about
     train, test = aucs(quiz, torch.arange(70.0))
-    assert train is None
-    assert test is not None
-    assert aucs(quiz, torch.full((70,), torch.nan)) == (None, None)
+    assert math.isnan(train)
+    assert not math.isnan(test)
+    assert all(map(math.isnan, aucs(quiz, torch.full((70,), torch.nan))))
 
 
 # --- judging
@@ -129,8 +131,8 @@ def test_the_same_attack_is_judged_with_the_model_of_both_moments() -> None:
     quiz = Quiz.draw(active, known_positives=3, known_negatives=2, seed=0)
     sums = torch.cat([part.columns.numeric.sum(dim=1) for part in (passive.train, passive.test)])
     # A float32 sum in another order may swap two records: one pair of at least 24 · 24 / 4 in each part.
-    assert (found.train_auc, found.test_auc) == pytest.approx(aucs(quiz, sums), abs=0.01)
-    assert (found.baseline_train_auc, found.baseline_test_auc) == (0.5, 0.5)
+    assert (found.train.auc, found.test.auc) == pytest.approx(aucs(quiz, sums), abs=0.01)
+    assert (found.before_train.auc, found.before_test.auc) == (0.5, 0.5)
     assert (found.known_positives, found.known_negatives) == (3, 2)
 
 
@@ -158,11 +160,11 @@ def test_categorical_columns_arrive_as_columns() -> None:
     quiz = Quiz.draw(PartyData("bank", (), (), (), parts[0], parts[1]), known_positives=2, known_negatives=2, seed=0)
     attack = Scripted(lambda view: view.columns.categorical[:, 0].double())
     found = judge_after_training(attack, passive, trained=nn.Identity(), before=nn.Identity(), quiz=quiz)
-    assert (found.train_auc, found.test_auc) == (1.0, 1.0)
+    assert (found.train.auc, found.test.auc) == (1.0, 1.0)
 
 
 def test_scalars_leave_out_what_is_undefined() -> None:
-    found = after_training.AfterTraining(0.75, None, 0.5, None, known_positives=1, known_negatives=1)
+    found = AfterTraining(*(LeakSummary(auc=auc) for auc in (0.75, math.nan, 0.5, math.nan)))
     assert found.scalars("telecom/x") == {
         "leak_auc_after_training/telecom/x": 0.75,
         "leak_auc_after_training_baseline/telecom/x": 0.5,
@@ -273,16 +275,16 @@ def test_an_attack_that_is_right_the_wrong_way_round_leaks_as_much() -> None:
     right, wrong = (
         judged(Scripted(lambda view, sign=sign: sign * view.bottom(view.columns)[:, 0])) for sign in (1, -1)
     )
-    assert wrong.train_auc is not None
-    assert right.train_auc == pytest.approx(1.0 - wrong.train_auc, abs=1e-12)
-    assert right.train_leak == pytest.approx(wrong.train_leak, abs=1e-12)
-    assert right.test_leak == pytest.approx(wrong.test_leak, abs=1e-12)
-    assert wrong.baseline_train_leak == 0.5
+    assert right.train.auc == pytest.approx(1.0 - wrong.train.auc, abs=1e-12)
+    assert right.train.worst_auc == pytest.approx(wrong.train.worst_auc, abs=1e-12)
+    assert right.test.worst_auc == pytest.approx(wrong.test.worst_auc, abs=1e-12)
+    assert wrong.before_train.worst_auc == 0.5
 
 
 def test_records_left_out_count_as_ties() -> None:
     full = judged(Scripted(lambda view: view.bottom(view.columns)[:, 0]))
-    assert (full.train_tied_auc, full.scored) == (None, 1.0)
+    assert math.isnan(full.train.tied_auc)
+    assert full.scored == full.train.scored == 1.0
 
     def few(view: View) -> Tensor:
         sums = view.bottom(view.columns)[:, 0]
@@ -290,15 +292,17 @@ def test_records_left_out_count_as_ties() -> None:
 
     some = judged(Scripted(few))
     assert some.scored < 0.3
-    assert some.train_auc > full.train_auc
-    assert some.train_leak == some.train_tied_auc < some.train_auc
+    assert some.train.auc > full.train.auc
+    assert some.train.worst_auc == some.train.tied_auc < some.train.auc
     nothing = judged(Scripted(lambda view: torch.full(view.ids.shape, torch.nan)))
-    assert (nothing.train_auc, nothing.train_leak, nothing.scored) == (None, None, 0.0)
+    assert math.isnan(nothing.train.auc)
+    assert math.isnan(nothing.train.worst_auc)
+    assert nothing.scored == 0.0
 
 
 def test_chance_is_that_of_the_records_asked_about() -> None:
     found = judged(Scripted(lambda view: view.bottom(view.columns)[:, 0]))
     labels = active_data().train.labels
-    assert (found.train_positives, found.train_negatives) == (int(labels.sum()) - 3, int((1 - labels).sum()) - 2)
-    assert found.train_by_chance == chance_auc(found.train_positives, found.train_negatives)
-    assert AfterTraining(0.7, None, None, None, known_positives=1, known_negatives=1).train_by_chance is None
+    assert (found.train.positives, found.train.negatives) == (int(labels.sum()) - 3, int((1 - labels).sum()) - 2)
+    assert found.train.by_chance == chance_auc(found.train.positives, found.train.negatives)
+    assert math.isnan(LeakSummary(auc=0.7).by_chance)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from splitvfl.app.experiment import Experiment, build_trainer, prepare, run_expe
 from splitvfl.app.records import load_data
 from splitvfl.app.trainer import Trainer
 from splitvfl.attacks import DirectionAttack, ModelCompletionAttack, NormAttack
+from splitvfl.config.registry import built_in
 from splitvfl.config.sections import parse_config
 from splitvfl.cut.split_model import SplitModel
 from splitvfl.data.coin_labels import Canaries, CoinLabels, toss
@@ -26,16 +30,17 @@ from splitvfl.defenses import AsymmetricResponse, Isotropic, SumKL
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, DataError
 from splitvfl.exchange.one_way import OneWay
 from splitvfl.exchange.oracle import Oracle
-from splitvfl.hooks import Secrets, View
+from splitvfl.hooks import Secrets, View, tasks_of
 from splitvfl.leakage.auditing import Audit
-from splitvfl.leakage.canaries import CanaryLeak, with_canaries
-from splitvfl.leakage.judging import Leak, ScoreKeeper
+from splitvfl.leakage.canaries import CanaryLeak, pooled, with_canaries
+from splitvfl.leakage.class_judging import ClassKeeper
+from splitvfl.leakage.judging import Leak, ScoreKeeper, worst_of
 from splitvfl.leakage.monitor import read_metrics
 from splitvfl.leakage.number_judging import NumberKeeper
 from splitvfl.learning.label_gradients import LabelGradients, mean_cross_entropy
 from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.messaging.messages import Message
-from splitvfl.metrics import leak_auc, matched_auc
+from splitvfl.metrics import auc_interval, leak_auc, matched_auc
 from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint
 from tests.builders import ACTIVE, linear_trainer, small_trainer, weights
@@ -276,6 +281,69 @@ def test_what_waits_to_be_added_up_is_bounded() -> None:
     assert (found.positives, found.negatives) == (10, 10)
 
 
+KEEPERS: dict[str, tuple[Any, Any, Any]] = {
+    # A judge, labels of records, and the score of who recovers all of them.
+    "binary": (ScoreKeeper, lambda count: torch.arange(count) % 2, lambda labels: labels.double()),
+    "classes": (
+        partial(ClassKeeper, 3),
+        lambda count: torch.arange(count) % 3,
+        lambda labels: torch.nn.functional.one_hot(labels, 3).double(),
+    ),
+    "numbers": (
+        NumberKeeper,
+        lambda count: torch.where(torch.arange(count) < 60, 100.0 + torch.arange(count) % 2, 0.5 * torch.arange(count)),
+        lambda labels: labels,
+    ),
+}
+
+
+@pytest.mark.parametrize("task", KEEPERS)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_who_recovers_every_label_upside_down_recovers_every_canary(task: str, sign: float, steps: int) -> None:
+    make, labels_of, score = KEEPERS[task]
+    labels, keeper = labels_of(300), make(canaries=Canaries(torch.arange(60)))
+    for _ in range(steps):
+        keeper.add(torch.arange(300), sign * score(labels), labels)
+    assert keeper.summary().worst_accumulated_auc == 1.0
+    found = keeper.canary_leak()
+    assert found is not None
+    assert (found.auc, found.count) == (1.0, 60)
+    # And so in the largest of several, beside one that recovers nothing.
+    blind = make(canaries=Canaries(torch.arange(60)))
+    blind.add(torch.arange(300), torch.zeros_like(score(labels)), labels)
+    worst = worst_of([blind, keeper])
+    assert worst is not None
+    assert (worst.auc, worst.figures) == (1.0, 2)
+
+
+@pytest.mark.parametrize("task", KEEPERS)
+def test_canaries_have_no_part_in_their_own_orientation(task: str) -> None:
+    make, labels_of, score = KEEPERS[task]
+    labels, keeper = labels_of(300), make(canaries=Canaries(torch.arange(60)))
+    scores = score(labels).clone()
+    scores[:60] *= -1.0  # of these alone the other way round
+    keeper.add(torch.arange(300), scores, labels)
+    found = keeper.canary_leak()
+    assert found is not None
+    assert found.auc == 0.0
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+def test_no_attack_is_right_about_other_records_and_wrong_about_canaries(task: str) -> None:
+    found = built_in("attacks")
+    names = ("direction", "gradient-classifier", "mixture", "norm", "residual", "sign")
+    attacks = [found[name]() for name in names if task in tasks_of(found[name])]
+    trainer = small_trainer(
+        task=task, sizes={"train": 160, "test": 20}, batch_size=80, canaries=60, audit=True, attacks=attacks
+    )
+    trainer.fit(1)
+    read = trainer.watch.canaries("telecom")
+    sure = [name for name, one in trainer.summaries("telecom").items() if one.worst_accumulated_auc > 0.9]
+    assert len([name for name in sure if name in read]) >= 2
+    assert all(read[name].auc > 0.75 for name in sure if name in read)
+
+
 def test_without_ids_nobody_knows_which_they_are() -> None:
     ids, scores, labels = step_of(np.random.default_rng(0), 25)
     canaries = Canaries(ids)
@@ -314,7 +382,7 @@ def test_after_training_nobody_is_asked_about_them() -> None:
     run = trainer(attacks=[ModelCompletionAttack(steps=2)], canaries=180)
     run.fit(1)
     (found,) = run.after_training["telecom"].values()
-    asked = found.train_positives + found.train_negatives
+    asked = found.train.positives + found.train.negatives
     assert asked == 400 - 180 - found.known_positives - found.known_negatives
 
 
@@ -627,3 +695,154 @@ def test_an_experiment_on_other_labels_has_an_auditor_and_canaries(name: str) ->
     assert not set(coins.ids.tolist()) & {
         record for told in trainer.leaks["lab"]["direction"]._knowledge.told for record in told.tolist()
     }
+
+
+# --- several runs
+
+
+def seeds(
+    aucs: Sequence[float], canaries: int, *, attacks: int = 1, seed: int = 0
+) -> tuple[list[list[CanaryLeak]], list[list[tuple[Tensor, Tensor]]]]:
+    """Figures of attacks on runs with these true AUCs, by attack, and the scores and coins that they are of."""
+    source, figures, raw = np.random.default_rng(seed), [], []
+    for _ in range(attacks):
+        runs = []
+        for auc in aucs:
+            coins = torch.from_numpy(source.integers(0, 2, canaries))
+            shift = math.sqrt(2.0) * statistics.NormalDist().inv_cdf(auc)
+            runs.append((torch.from_numpy(source.standard_normal(canaries)) + shift * coins, coins))
+        figures.append([CanaryLeak.of(*run) for run in runs])
+        raw.append(runs)
+    return figures, raw
+
+
+def test_a_pooled_excess_is_that_of_all_pairs_of_canaries_from_one_run() -> None:
+    figures, raw = seeds([0.55, 0.7, 0.6], 60, attacks=2)
+
+    def all_pairs(runs: Sequence[tuple[Tensor, Tensor]]) -> float:
+        right = [
+            float(scores[one] > scores[other]) + 0.5 * float(scores[one] == scores[other])
+            for scores, coins in runs
+            for one in range(60)
+            for other in range(60)
+            if coins[one] == 1 and coins[other] == 0
+        ]
+        return sum(right) / len(right)
+
+    found = pooled(figures)
+    assert found is not None
+    assert found.auc == pytest.approx(max(map(all_pairs, raw)), abs=1e-12)
+    assert (found.count, found.figures) == (180, 2)
+    alone = max((pooled([figure]) for figure in figures), key=lambda leak: 0.0 if leak is None else leak.auc)
+    assert alone is not None
+    # Of two figures at once each has half of what may be wrong.
+    assert (found.high - found.low) / (alone.high - alone.low) == pytest.approx(stats.norm.isf(0.0125) / 1.96, rel=1e-3)
+    assert pooled([]) is None
+
+
+def test_the_interval_of_like_runs_is_that_of_all_their_canaries() -> None:
+    for auc in (0.5, 0.7, 0.95):
+        widths = []
+        for seed in range(20):
+            figures, raw = seeds([auc] * 3, 200, seed=seed)
+            found = pooled(figures)
+            assert found is not None
+            low, high = auc_interval(*map(torch.cat, zip(*raw[0], strict=True)))
+            widths.append((found.high - found.low) / (high - low))
+        # Runs that differ by chance more than they should widen it.
+        assert 0.97 < statistics.median(widths) < 1.15
+
+
+def test_an_interval_of_several_runs_holds_their_mean() -> None:
+    for aucs, least in (([0.6, 0.6, 0.6], 0.93), ([0.5, 0.6, 0.7], 0.93)):
+        held = 0
+        for seed in range(200):
+            found = pooled(seeds(aucs, 100, seed=seed)[0])
+            assert found is not None
+            held += found.low <= 0.6 <= found.high
+        assert held / 200 >= least  # 0.95, with a standard error of 0.015
+
+
+def test_runs_that_differ_widen_the_interval() -> None:
+    alike, apart = (pooled(seeds(aucs, 1_000)[0]) for aucs in ([0.6, 0.6, 0.6], [0.5, 0.6, 0.7]))
+    assert alike is not None
+    assert apart is not None
+    assert apart.high - apart.low > 2.0 * (alike.high - alike.low)
+
+
+def test_the_largest_of_pooled_attacks_is_less_biased_than_the_mean_of_largest() -> None:
+    most, largest = [], []
+    for seed in range(50):
+        figures, _ = seeds([0.5] * 5, 100, attacks=3, seed=seed)
+        found = pooled(figures)
+        assert found is not None
+        most.append(found.auc - 0.5)
+        largest.append(np.mean([max(leak.auc for leak in run) for run in zip(*figures, strict=True)]) - 0.5)
+    # Of three independent figures the largest is 0.85 standard errors too high: of one run 0.058, of five 0.026.
+    assert np.mean(most) == pytest.approx(0.846 * 0.058 / math.sqrt(5), abs=0.01)
+    assert np.mean(largest) == pytest.approx(0.846 * 0.058, abs=0.01)
+
+
+# --- behind a label defense: randomised labels
+
+
+def placed(count: int, *, flip: float = 0.2) -> tuple[CoinLabels, Tensor, Tensor]:
+    """Return canaries among twice as many records, the labels of all, and what a defense would answer for them."""
+    ids = torch.arange(2 * count) * 7 - 50
+    generator = np.random.default_rng(0)
+    labels = torch.from_numpy(generator.permutation(np.arange(2 * count) % 2)).float()
+    flipped = torch.from_numpy(generator.random(2 * count) < flip)
+    canaries = CoinLabels(torch.arange(count), ids[:count], labels[:count].long())
+    return canaries, labels, torch.where(flipped, 1.0 - labels, labels)
+
+
+def test_a_canarys_randomised_label_is_known_once_all_were_answered_alike() -> None:
+    canaries, _, answers = placed(40)
+    ids = torch.arange(80) * 7 - 50
+    assert canaries.answers is None
+    canaries.note_answers(ids[20:], answers[20:])
+    assert canaries.answers is None  # of twenty nobody knows it yet
+    canaries.note_answers(ids[:60], answers[:60])
+    assert canaries.answers is not None
+    assert canaries.answers[0].tolist() == ids[:40].tolist()
+    assert canaries.answers[1].tolist() == answers[:40].tolist()
+
+    again = placed(40)[0]
+    again.load_state_dict(canaries.state_dict())
+    assert again.answers is not None
+    assert again.answers[1].tolist() == answers[:40].tolist()
+
+    canaries.note_answers(ids[:1], 1.0 - answers[:1])  # drawn anew
+    assert canaries.answers is None
+    canaries.note_answers(ids[:1], answers[:1])
+    assert canaries.answers is None
+
+
+def test_who_is_silent_has_no_randomised_label() -> None:
+    canaries, _, answers = placed(40)
+    answers[5] = 0.5
+    canaries.note_answers(torch.arange(80) * 7 - 50, answers)
+    assert canaries.answers is not None
+    assert canaries.answers[0].size == 39
+
+
+def test_what_messages_reveal_of_randomised_labels_has_a_narrower_interval() -> None:
+    canaries, labels, answers = placed(300, flip=0.4)
+    ids = torch.arange(600) * 7 - 50
+    keeper = ScoreKeeper(canaries=canaries)
+    scores = answers + 0.5 * torch.from_numpy(np.random.default_rng(1).standard_normal(600)).float()
+    keeper.add(ids, -scores, labels)  # the other records turn it round
+    assert keeper.randomised_leak() is None
+    canaries.note_answers(ids, answers)
+
+    truth, randomised = keeper.canary_leak(), keeper.randomised_leak()
+    assert truth is not None
+    assert randomised is not None
+    assert randomised.auc > 0.85
+    assert 0.45 < truth.auc < 0.72
+    assert randomised.count == truth.count == 300
+    assert randomised.high - randomised.low < 0.6 * (truth.high - truth.low)
+    both, wider = worst_of([keeper, keeper], randomised=True), keeper.randomised_leak(level=0.975)
+    assert both is not None
+    assert wider is not None
+    assert both == replace(wider, figures=2)

@@ -12,13 +12,14 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from splitvfl.app.trainer import Trainer
-from splitvfl.attacks import ComponentAttack, DirectionAttack, NormAttack, ReadoutAttack
+from splitvfl.attacks import ComponentAttack, DirectionAttack, LabelsAndFeaturesAttack, NormAttack
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.defenses import AsymmetricResponse, Isotropic
-from splitvfl.leakage import message_models
+from splitvfl.leakage import in_general, message_models
 from splitvfl.leakage.in_general import InGeneral, KnowledgeGain, LabelFreeAttack, labels_in_general
 from splitvfl.leakage.label_ratios import Messages
 from splitvfl.leakage.message_models import taught_by_messages
+from splitvfl.leakage.paired_aucs import judged
 from splitvfl.leakage.partner_features import PartnerFeatures
 from splitvfl.leakage.run_audit import BinaryHistory
 from splitvfl.leakage.watching import Watch
@@ -75,12 +76,21 @@ def trained(
     passive = PassiveParty(party("lab", columns), bottom, optimizer=descent)
     active = ActiveParty(own, top, task=task_for(task, 3), optimizer=descent)
     trainer = Trainer(active, {"lab": passive}, batch_size=100, attacks=attacks, **settings)
+    history = trainer.watch.audits["lab"].history
+    features, history.features = history.features, None  # ends of epochs would fit models of them: most of the time
     trainer.fit(epochs)
+    history.features = features
     return trainer
 
 
 def test_randomised_labels_teach_labels_in_general_and_not_those_of_canaries() -> None:
-    trainer = trained(records=1500, canaries=300, defenses=[AsymmetricResponse(detection_error=0.4)], seed=1)
+    trainer = trained(
+        records=1500,
+        canaries=300,
+        epochs=1,
+        defenses=[AsymmetricResponse(detection_error=0.4)],
+        noise_seed_for_experiments=1,
+    )
     found = trainer.watch.knowledge_gain("lab")
     assert found is not None
     assert found.before == pytest.approx(0.5, abs=0.06)
@@ -92,6 +102,7 @@ def test_randomised_labels_teach_labels_in_general_and_not_those_of_canaries() -
     canaries = trainer.active.canaries
     assert sample is not None
     assert canaries is not None
+    assert not canaries.among(sample.ids).any()
     columns, _ = world("binary", 1500)
     numeric = np.concatenate([sample.features.numeric.numpy(), columns[canaries.ids].numpy()])
     came = np.arange(len(numeric)) < len(sample.ids)
@@ -99,11 +110,12 @@ def test_randomised_labels_teach_labels_in_general_and_not_those_of_canaries() -
     forest, ridge = taught_by_messages(numeric, np.zeros((len(numeric), 0), np.int64), told, came)
     predicted = (forest / forest.std() + ridge / ridge.std())[:, 0]
     assert roc_auc_score(canaries._coins, predicted[~came]) == pytest.approx(0.5, abs=0.1)
-    assert roc_auc_score(sample.labels, predicted[came]) == pytest.approx(found.after, abs=0.01)
+    assert roc_auc_score(sample.labels, predicted[came]) == pytest.approx(found.after, abs=0.03)
 
 
 def test_it_is_what_a_linear_model_of_the_true_labels_knows_where_messages_are_clean() -> None:
     trainer = trained()
+    drawn = torch.get_rng_state()
     columns, labels = world("binary", 2000)
     best = roc_auc_score(labels[:2000], columns[:2000, 1:4].sum(dim=1))
     found = trainer.watch.knowledge_gain("lab")
@@ -111,12 +123,24 @@ def test_it_is_what_a_linear_model_of_the_true_labels_knows_where_messages_are_c
     assert found.after == pytest.approx(best, abs=0.02)
     assert found.low < found.after - found.before < found.high
     assert found.model == pytest.approx(trainer.watch.audits["lab"].prediction_auc)
+    assert torch.equal(torch.get_rng_state(), drawn)  # nothing else that a run draws is another for it
+
+
+@pytest.mark.parametrize("classes", [2, 3, None])
+def test_a_baseline_that_knows_nothing_reads_one_half_as_other_records_turn_it_round(classes: int | None) -> None:
+    source, figures = np.random.default_rng(5), []
+    for _ in range(60):
+        labels = source.integers(0, classes or 50, 60).astype(float)
+        scores = np.repeat(source.normal(size=(60, 1)), 3 if classes == 3 else 1, axis=1)
+        turned = in_general._turned(scores, labels, classes, source.permutation(60) % 5)
+        figures.append(judged(turned, labels, classes).value)
+    assert np.mean(figures) < 0.51  # turned round by themselves they would read 0.55 and more
 
 
 @pytest.mark.parametrize("task", ["multiclass", "regression"])
 def test_classes_and_numbers_have_their_own_figures(task: str) -> None:
     trainer = trained(task=task, records=800)
-    found = trainer.watch.audits["lab"].in_general
+    found = trainer.watch.in_general("lab")
     assert found is not None
     gain = found.gain
     assert gain is not None
@@ -172,7 +196,6 @@ def test_where_no_message_comes_back_there_is_nothing_to_learn_from() -> None:
 def test_nothing_is_known_where_features_are_not() -> None:
     trainer = trained(attacks=[NormAttack()])
     trainer.watch.audits["lab"].history.features = None
-    trainer.watch.audits["lab"]._in_general = None
     assert trainer.watch.knowledge_gain("lab") is None
     assert trainer.watch.label_free("lab") is None
 
@@ -181,11 +204,13 @@ def test_nothing_is_known_where_features_are_not() -> None:
 
 
 def test_undefended_an_attack_that_needs_no_labels_decides() -> None:
-    attacks = [NormAttack(), ReadoutAttack(), DirectionAttack(), ComponentAttack(of="activation")]
+    attacks = [NormAttack(), DirectionAttack(), ComponentAttack(of="activation"), LabelsAndFeaturesAttack()]
     trainer = trained(attacks=attacks)
     found = trainer.watch.label_free("lab")
     assert found is not None
-    assert found.name == "norm"  # direction knows labels, and the others read no message or the prediction
+    assert found.name == "norm"  # direction knows labels, component reads no message, and the last one features too
+    alone = trained(attacks=[NormAttack()]).watch.label_free("lab")
+    assert alone == found  # nor does it count in the interval of all at once
     assert found.records == 2000
     assert found.decides(0.6)
     (verdict,) = trainer.verdict.values()
@@ -213,6 +238,7 @@ def test_an_attack_has_to_beat_all_three_and_the_goal_between_records_that_are_a
     assert (found.beats_baseline, found.beats_general, found.beats_prediction) == (True, True, True)
     assert found.shown == min(found.low, found.matched - 0.10)
     assert found.decides(0.6)
+    parts: list[Any]
     for name, index in (("beats_prediction", 3), ("beats_baseline", 4), ("beats_general", 5)):
         # What it has to beat is as good as it is.
         parts = list(world)

@@ -231,9 +231,9 @@ def test_formulas_are_one_click_away() -> None:
 
 
 def test_figures_at_every_moment_stand_in_the_page() -> None:
-    growing = replace(PROMISED, readings=tuple(
+    growing = replace(PROMISED, after=tuple(
         replace(reading, attacks=(figures("norm", right),))
-        for reading, right in zip(PROMISED.readings, (0.512, 0.567, 0.634), strict=True)
+        for reading, right in zip(PROMISED.after, (0.512, 0.567, 0.634), strict=True)
     ))  # fmt: skip
     said = shown(audit(growing))
     for part in ("1 epoch", "10 epochs", "15 epochs", "51 46–56", "57 52–62", "63 58–68"):
@@ -251,7 +251,7 @@ def test_the_page_needs_nothing_else_and_takes_names_for_names() -> None:
 
 
 def test_without_trainings_nothing_is_said_to_be_tried() -> None:
-    untried = replace(PROMISED, readings=tuple(replace(each, attacks=(), proven=None) for each in PROMISED.readings))
+    untried = replace(PROMISED, after=tuple(replace(each, attacks=(), proven=None) for each in PROMISED.after))
     said = shown(replace(audit(untried), trainings=None))
     assert "No training was made to try attacks on." in said
     assert "Nothing that we tried" not in said

@@ -35,6 +35,7 @@ def leaking(
     shown = replace(
         party(norm=result(0.9)),
         excess=coins,
+        canaries={} if coins is None else {"norm": coins},
         guarantee=bound,
         own_columns_auc=0.77,
         first_component_auc=0.57,

@@ -17,7 +17,6 @@ import pytest
 
 from splitvfl.attacks import ComponentAttack, NormAttack
 from splitvfl.errors import ArgumentError, CheckpointError
-from splitvfl.leakage.after_training import AfterTraining
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading, ColumnShare, LaterReading
 from splitvfl.leakage.features import ColumnLeak, FeatureLeak
@@ -32,6 +31,7 @@ from splitvfl.report.report import finished_runs, unfinished_runs, write_report
 from splitvfl.report.rows import group_runs, rows_by_defense
 from splitvfl.report.summary import RunSummary, read_summary
 from tests.report.test_audit_page import PROMISED, audit
+from tests.summaries import late
 
 EVIL = "<script>alert('x')</script> & \"$\\frac{1}$\" {{ 7*7 }}"
 VOID = {"meta", "link", "img", "br", "hr", "input"}
@@ -73,6 +73,7 @@ def run(*defenses: str, leak: float | None = 0.93, attack: str = "norm", **chang
                 own_columns_auc=0.81,
                 detection_error=0.33,
                 excess=None if leak is None else CanaryLeak(leak, leak - 0.03, leak + 0.03, 150, 150, figures=3),
+                canaries={} if leak is None else {"norm": CanaryLeak(leak, leak - 0.03, leak + 0.03, 150, 150)},
             )
         },
     )
@@ -277,7 +278,7 @@ def test_names_are_never_markup(tmp_path: Path) -> None:
                         columns=[ColumnLeak(EVIL, 0.1, 0.2, 0.3, 0.4)],
                     )
                 ],
-                after_training={EVIL: AfterTraining(0.9, 0.9, 0.5, 0.5, known_positives=1, known_negatives=1)},
+                after_training={EVIL: late(0.9, 0.9, 0.5, 0.5)},
             ),
             "other": PartyResult(attacks={EVIL: result(0.6)}),
         },
@@ -383,7 +384,7 @@ def test_categories_stand_beside_the_most_frequent_one(tmp_path: Path) -> None:
 
 
 def test_attacks_after_training_and_what_they_knew_are_shown(tmp_path: Path) -> None:
-    after = AfterTraining(0.97, 0.93, 0.72, None, known_positives=10, known_negatives=12)
+    after = late(0.97, 0.93, 0.72)
     knowing = run(
         known_positives=10,
         known_negatives=12,
@@ -587,17 +588,7 @@ def test_an_installed_attack_explains_itself_too(tmp_path: Path, monkeypatch: py
 def test_an_attack_that_reads_the_wrong_way_round_after_training_has_chance_beside_it(
     tmp_path: Path,
 ) -> None:
-    after = AfterTraining(
-        0.04,
-        None,
-        0.52,
-        None,
-        known_positives=10,
-        known_negatives=12,
-        train_positives=56,
-        train_negatives=57,
-        scored=0.5,
-    )
+    after = replace(late(0.04, math.nan, 0.52, positives=56, negatives=57), scored=0.5)
     knowing = run(parties={"telecom": PartyResult(attacks={}, after_training={"model-completion": after})})
     page = page_of(tmp_path, knowing)
     assert "<td>0.96<small>raw 0.04</small></td>" in page

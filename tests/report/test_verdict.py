@@ -24,6 +24,7 @@ from splitvfl.report.verdict import (
     Total,
     Verdict,
     feature_verdict,
+    half_width,
     label_verdict,
 )
 
@@ -240,18 +241,33 @@ def test_so_many_canaries_decide_nine_runs_of_ten(auc: float, stated: int) -> No
     assert needed == pytest.approx(stated, rel=0.04)
 
 
-def test_the_number_of_canaries_that_is_named_decides_by_simulation() -> None:
-    needed = Excess(0.70, low=0.6, high=0.8, canaries=100).needed(0.60)
+@pytest.mark.parametrize("auc", [0.50, 0.55, 0.65, 0.70])
+def test_the_number_of_canaries_that_is_named_decides_by_simulation(auc: float) -> None:
+    needed = Excess(auc, low=0.4, high=0.8, canaries=100).needed(0.60)
     assert needed is not None
     half = needed // 2
     labels = torch.cat([torch.ones(half), torch.zeros(half)]).to(torch.int64)
-    shift = math.sqrt(2.0) * float(scipy.stats.norm.ppf(0.70))
+    shift = math.sqrt(2.0) * float(scipy.stats.norm.ppf(auc))
     source = np.random.default_rng(5)
     decided = 0
     for _ in range(400):
         scores = torch.from_numpy(source.standard_normal(2 * half)) + shift * labels
-        decided += auc_interval(scores, labels, level=1.0 - 0.05 / 3)[0] > 0.60
-    assert 0.85 < decided / 400 < 0.95
+        low, high = auc_interval(scores, labels, level=1.0 - 0.05 / 3)
+        decided += low > 0.60 if auc > 0.60 else high <= 0.60
+    assert 0.85 < decided / 400 < 0.95  # 0.90, with a standard error of 0.015
+
+
+@pytest.mark.parametrize(
+    ("canaries", "stated"),
+    [(20, 0.29), (60, 0.17), (144, 0.114), (300, 0.079), (600, 0.056), (1_000, 0.044), (3_000, 0.025)],
+)
+def test_so_wide_is_the_interval_of_an_excess_of_one_half(canaries: int, stated: float) -> None:
+    assert half_width(canaries) == pytest.approx(stated, rel=0.04)
+    # Scores that say nothing, and are well mixed: the interval is the one that is made of them.
+    labels = torch.arange(canaries) % 2
+    scores = torch.from_numpy(np.random.default_rng(1).permutation(canaries).astype(np.float64))
+    low, high = auc_interval(scores, labels, level=1.0 - 0.05 / 3)
+    assert half_width(canaries) == pytest.approx((high - low) / 2.0, rel=0.12)
 
 
 def test_no_number_of_canaries_decides_an_excess_at_the_goal() -> None:

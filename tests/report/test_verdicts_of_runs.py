@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from splitvfl.app.trainer import Trainer
 from splitvfl.claims import Guarantee
@@ -16,7 +18,9 @@ from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading, ColumnShare, OwnShares
 from splitvfl.leakage.in_general import KnowledgeGain, LabelFreeAttack
 from splitvfl.privacy import SummedTraining, solvable_labels
+from splitvfl.report.first_screen import first_screen
 from splitvfl.report.party_result import PartyResult
+from splitvfl.report.rows import DefenseRow, group_runs, rows_by_defense
 from splitvfl.report.summary import ExchangeTraits, RunSummary, read_summary
 from splitvfl.report.verdict import Baseline, Total
 from tests.builders import small_trainer
@@ -24,7 +28,7 @@ from tests.report.test_tables import party, result, run
 
 ANSWERS = Guarantee(0.60, "run", "asymmetric-response")
 NEAR = CanaryLeak(0.60, 0.52, 0.68, 150, 150, figures=3)
-LOUD = CanaryLeak(0.98, 0.95, 0.995, 150, 150, figures=3)
+LOUD = CanaryLeak(0.98, 0.95, 0.99, 150, 150, figures=3)
 
 
 def of_labels(found: RunSummary) -> tuple[str, str]:
@@ -52,6 +56,14 @@ def test_a_guarantee_above_the_goal_does_not_decide() -> None:
     noise = replace(ANSWERS, auc=0.64)
     assert of_labels(telecom(guarantee=noise, excess=NEAR)) == ("inconclusive", "excess-undecided")
     assert of_labels(replace(telecom(guarantee=noise, excess=NEAR), goal=0.65)) == ("below-goal", "guarantee")
+
+
+def test_what_is_revealed_of_randomised_labels_is_shown_and_decides_nothing() -> None:
+    found = telecom(guarantee=ANSWERS, excess=NEAR, randomised=LOUD)
+    assert of_labels(found) == of_labels(telecom(guarantee=ANSWERS, excess=NEAR))
+    said = StringIO()
+    Console(width=80, file=said).print(first_screen(found))
+    assert "  0.98         95 % CI 0.95–0.99 for their randomised labels " in said.getvalue()
 
 
 def test_what_is_made_from_labels_voids_a_guarantee_and_one_way() -> None:
@@ -215,9 +227,78 @@ def test_a_trainer_in_python_concludes_alike() -> None:
     assert found.labels.guarantee is None
     assert found.labels.excess is not None
     assert found.labels.excess.canaries == 60
+    assert found.labels.randomised is None
     (found,) = defended.verdict.values()
     assert found.labels is not None
     assert (found.labels.state, found.labels.row) == ("below-goal", "guarantee")
+    assert found.labels.randomised is not None
+    assert found.labels.excess is not None
+    assert found.labels.randomised.value > found.labels.excess.value
     (found,) = defended.judged(0.55).values()
     assert found.labels is not None
     assert found.labels.row != "guarantee"
+
+
+# --- several seeds
+
+
+def seeded(*excesses: CanaryLeak, goal: float = 0.60, **more: object) -> DefenseRow:
+    """Return a row of runs: the norm recovers so much of the canaries, an attack on columns alone all of it."""
+    blind = replace(result(1.0), by_messages=False)
+    runs = [
+        replace(
+            run(
+                parties={
+                    "telecom": replace(
+                        party(norm=result(0.7), alone=blind),
+                        excess=replace(one, figures=3),
+                        canaries={"norm": one, "alone": LOUD},
+                        **more,  # type: ignore[arg-type]
+                    )
+                }
+            ),
+            goal=goal,
+            seed=seed,
+        )
+        for seed, one in enumerate(excesses)
+    ]
+    (group,) = group_runs(runs)
+    (row,) = rows_by_defense(group)
+    return row
+
+
+def decided(row: DefenseRow) -> tuple[str, str]:
+    labels = row.verdict["telecom"].labels
+    assert labels is not None
+    return labels.state, labels.row
+
+
+def test_seeds_are_pooled_before_they_are_judged() -> None:
+    one = CanaryLeak(0.64, 0.58, 0.70, 150, 150)
+    assert decided(seeded(one)) == ("inconclusive", "excess-undecided")
+    row = seeded(one, one, one)
+    assert decided(row) == ("above-goal", "excess-above")
+    (found,) = row.parties
+    assert found.excess is not None
+    assert found.excess.auc == pytest.approx(0.64)
+    assert (found.excess.count, found.excess.figures) == (900, 1)
+    # The other attack reads no message, and is no part of it.
+    assert found.excess.high - found.excess.low == pytest.approx(0.12 / 3**0.5, rel=1e-3)
+    assert found.interval == (found.excess.low, found.excess.high)
+    assert found.beyond is not None
+    assert found.beyond.mean == found.excess.auc
+    low = CanaryLeak(0.54, 0.48, 0.60, 150, 150)
+    assert decided(seeded(low, low, low)) == ("below-goal", "excess-below")
+    # Seeds that disagree decide nothing together.
+    assert decided(seeded(low, one, low, one)) == ("inconclusive", "excess-undecided")
+
+
+def test_a_guarantee_of_several_runs_is_the_weakest_of_theirs() -> None:
+    near = CanaryLeak(0.60, 0.54, 0.66, 150, 150)
+    assert decided(seeded(near, near, guarantee=ANSWERS)) == ("below-goal", "guarantee")
+    row = seeded(near, near, guarantee=ANSWERS)
+    first, second = row.results
+    for other in (None, replace(ANSWERS, auc=0.65), replace(ANSWERS, void=("early stopping",))):
+        changed = replace(second, parties={"telecom": replace(second.parties["telecom"], guarantee=other)})
+        assert decided(replace(row, results=[first, changed])) == ("inconclusive", "excess-undecided")
+        assert decided(replace(row, results=[changed, first])) == ("inconclusive", "excess-undecided")

@@ -70,17 +70,37 @@ def test_a_leak_check_at_the_label_owner_stops_before_step_1(tmp_path: Path, che
     }
     ends = {name: (*party.communicate(timeout=60), party.returncode) for name, party in parties.items()}
     errors = " ".join(ends["clinic"][1].split())
-    assert "leak check failed before training: leak AUC 1.0000 at least is above 0.6: lab can solve for" in errors
+    assert "leak check failed before step 1: above goal 0.6: lab can solve for" in errors
     assert {name: end[2] for name, end in ends.items()} == {"clinic": 3, "lab": 2, "shop": 2}
     assert not list((tmp_path / "runs").rglob("*.safetensors"))
     assert not list((tmp_path / "runs").rglob("checkpoints/*"))
 
 
-@pytest.mark.parametrize(("name", "exchange"), [("lab", "residue"), ("clinic", "split")])
-def test_a_check_that_cannot_fail_is_refused(name: str, exchange: str, tmp_path: Path, checkout: Path) -> None:
-    text = TEXT.replace("PORT", str(free_ports(1)[0])).replace(
-        "{name: EXCHANGE, encryption: {key_bits: 2048}}", exchange
-    )
+def test_a_partner_cannot_check_what_others_learn(tmp_path: Path, checkout: Path) -> None:
+    text = TEXT.replace("PORT", str(free_ports(1)[0])).replace("EXCHANGE", "residue")
     (tmp_path / "run.yaml").write_text(text)
-    _, errors = start_party(checkout, tmp_path, "run.yaml", name, "--fail-above", "0.6").communicate(timeout=60)
-    assert "splitvfl: --fail-above: " in errors
+    _, errors = start_party(checkout, tmp_path, "run.yaml", "lab", "--fail-above", "0.6").communicate(timeout=60)
+    assert "splitvfl: --fail-above: lab has no labels" in errors
+
+
+@pytest.mark.slow(reason="processes that train")
+@pytest.mark.parametrize(
+    ("defenses", "code", "said"),
+    [
+        ("[]", 4, "undecided: lab → clinic's labels: inconclusive (goal 0.60): not measured; decided by"),
+        ("[{name: asymmetric-response, detection_error: 0.4}]", 0, "passed: lab → clinic's labels: below goal"),
+    ],
+)
+def test_the_label_owner_ends_with_the_code_of_its_verdict(
+    defenses: str, code: int, said: str, tmp_path: Path, checkout: Path
+) -> None:
+    text = TEXT.replace("PORT", str(free_ports(1)[0])).replace('["* error"]', "rest")
+    text = text.replace("{name: EXCHANGE, encryption: {key_bits: 2048}}", "split").replace(
+        '  shop: {role: passive, columns: ["worst *"]}\n', ""
+    )
+    (tmp_path / "run.yaml").write_text(f"{text}defenses: {defenses}\n")
+    more = {"clinic": ["--fail-above", "0.6"], "lab": []}
+    parties = {name: start_party(checkout, tmp_path, "run.yaml", name, *own) for name, own in more.items()}
+    ends = {name: (*party.communicate(timeout=60), party.returncode) for name, party in parties.items()}
+    assert {name: end[2] for name, end in ends.items()} == {"clinic": code, "lab": 0}
+    assert f"leak check {said}" in " ".join(ends["clinic"][1].split())

@@ -764,9 +764,8 @@ def test_completion_is_judged_at_every_passive_party_when_training_has_ended() -
     for found in trainer.after_training.values():
         result = found["model-completion"]
         assert (result.known_positives, result.known_negatives) == (4, 5)
-        for auc in (result.train_auc, result.test_auc, result.baseline_train_auc, result.baseline_test_auc):
-            assert auc is not None
-            assert 0.0 <= auc <= 1.0
+        for part in (result.train, result.test, result.before_train, result.before_test):
+            assert 0.0 <= part.auc <= 1.0
     assert trainer.leaks == {"telecom": {}, "shop": {}}  # no message was watched
 
 
@@ -803,8 +802,8 @@ def test_what_was_learned_after_training_is_logged_at_the_last_step(tmp_path: Pa
     last = read_metrics(tmp_path)[-1]
     result = trainer.after_training["telecom"]["model-completion"]
     assert last["step"] == trainer.step
-    assert last["leak_auc_after_training/telecom/model-completion"] == result.train_auc
-    assert last["leak_auc_after_training_baseline_test/telecom/model-completion"] == result.baseline_test_auc
+    assert last["leak_auc_after_training/telecom/model-completion"] == result.train.auc
+    assert last["leak_auc_after_training_baseline_test/telecom/model-completion"] == result.before_test.auc
 
 
 def test_training_teaches_a_bottom_what_completion_reads_unless_the_labels_mean_nothing() -> None:
@@ -818,9 +817,7 @@ def test_training_teaches_a_bottom_what_completion_reads_unless_the_labels_mean_
             labels.copy_(labels[torch.randperm(600, generator=torch.Generator().manual_seed(1))])
         trainer.fit(15)
         result = trainer.after_training["telecom"]["model-completion"]
-        assert result.test_auc is not None
-        assert result.baseline_test_auc is not None
-        found.append((result.test_auc, result.baseline_test_auc))
+        found.append((result.test.auc, result.before_test.auc))
     # Columns and labels share one factor; the standard error of an AUC of 400 records is .03.
     assert found[0][0] > found[0][1] + 0.1
     assert found[1][0] < found[0][0] - 0.1

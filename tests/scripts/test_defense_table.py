@@ -67,6 +67,7 @@ from splitvfl.leakage.message_audit import AUDITORS
 from splitvfl.metrics import leak_auc
 from splitvfl.report.party_result import PartyResult
 from splitvfl.report.summary import RunSummary
+from splitvfl.report.summary_file import written
 
 LABEL_ATTACKS = sorted(
     name
@@ -592,7 +593,7 @@ def test_what_hides_labels_at_little_cost_does_so_by_whole_intervals(
 )
 def test_of_other_labels_too_the_whole_interval_has_to_be_below(figures: list[float], verdict: str) -> None:
     runs = [summary(0.9, {"norm": attack(0.5, 0.6), "sign": attack(0.5, figure)}) for figure in figures]
-    results = [{"summary": msgspec.json.encode(run).decode()} for run in runs]
+    results = [{"summary": msgspec.json.encode(written(run, {})).decode()} for run in runs]
 
     (claim,) = other_labels.claims([(other_labels.SETS[0], [(other_labels.Planned("none"), results)])])
 

@@ -230,9 +230,9 @@ def _cell(results: Sequence[LeakSummary | None]) -> str:
 
 def _late(runs: Sequence[RunSummary], name: str) -> str:
     found = [_party(run).after_training[name] for run in runs if name in _party(run).after_training]
-    top = [one.train_top1 for one in found]
-    beside = f" ({_mean(top)})" if any(value is not None for value in top) else ""
-    return f"{_mean([one.train_leak for one in found])}{beside}"
+    top = [one.train.top1 for one in found]
+    beside = "" if all(map(math.isnan, top)) else f" ({_mean(top)})"
+    return f"{_mean([one.train.worst_auc for one in found])}{beside}"
 
 
 def _left_out(

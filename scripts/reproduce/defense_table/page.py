@@ -234,8 +234,8 @@ def _after(row: Row, attacks: Iterable[str]) -> list[str]:
     cells = []
     for name in attacks:
         found = [party.after_training[name] for party in row.parties if name in party.after_training]
-        trained = shown_mean(_number(result.train_leak) for result in found)
-        cells.append(f"{trained} ({shown_mean(_number(result.baseline_train_leak) for result in found)})")
+        trained = shown_mean(result.train.worst_auc for result in found)
+        cells.append(f"{trained} ({shown_mean(result.before_train.worst_auc for result in found)})")
     return cells
 
 

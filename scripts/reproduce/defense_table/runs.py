@@ -35,7 +35,7 @@ from splitvfl.metrics import leak_auc
 from splitvfl.models import MLP
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.report.summary import RunSummary
-from splitvfl.report.summary_file import nested
+from splitvfl.report.summary_file import nested, written
 from splitvfl.run.training import Status
 
 
@@ -89,7 +89,7 @@ def train(
     parts = Experiment(config, _bench(config, sample))
     trainer = parts.trainer()
     trainer.fit(config.train.epochs)
-    return {"summary": msgspec.json.encode(parts.summary(trainer)).decode()}
+    return {"summary": msgspec.json.encode(written(parts.summary(trainer), {})).decode()}
 
 
 def summary_of(result: Result) -> RunSummary:
