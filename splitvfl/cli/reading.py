@@ -194,7 +194,7 @@ def report(
         typer.Option(
             "--show-records",
             help="Show true against estimated values of a few records, of runs whose file has keep_records: true. "
-            "Not for a page that is handed on.",
+            "Not for a page that you give to others.",
         ),
     ] = False,
 ) -> None:
