@@ -21,7 +21,7 @@ from tests.builders import same, small_trainer, weights
 from tests.exchange.logistic import trainer_of, weights_of
 
 # What own columns predict is never asked here, only whether it was judged.
-pytestmark = pytest.mark.usefixtures("few_rounds")
+pytestmark = pytest.mark.usefixtures("quick_own_models")
 
 ROWS = 8
 FIELDS = sorted(name for name in vars(View) if isinstance(vars(View)[name], ViewField) and name != "bottom")
@@ -282,7 +282,9 @@ class ScribblingDefense:
 
 
 @pytest.mark.parametrize("crossing", ["gradient", "activation", "labels"])
-@pytest.mark.parametrize("scribble", [scribble_numpy, scribble_data])
+@pytest.mark.parametrize(
+    "scribble", [scribble_numpy, pytest.param(scribble_data, marks=pytest.mark.slow(reason="two more runs"))]
+)
 def test_a_defense_that_writes_into_what_it_was_handed_changes_no_weight_and_no_figure(
     crossing: str, scribble: Any
 ) -> None:

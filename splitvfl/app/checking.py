@@ -115,7 +115,7 @@ def _try_parts(experiment: Experiment, epochs: int, tell: Callable[[str], None],
     _tell_all(tell, experiment.noise_notes())
     _tell_all(tell, said_of_columns(experiment.columns_solvable(trainer)))
     _tell_all(tell, experiment.said_of_malicious())
-    trainer.solvable, said_of_labels = experiment.solving(trainer, experiment.horizons(trainer)[0])
+    trainer.training.solvable, said_of_labels = experiment.solving(trainer, experiment.horizons(trainer)[0])
     _tell_all(tell, experiment.said_of_goal(trainer))
     _tell_all(tell, said_of_labels)
     widths = {name: party.data.width for name, party in trainer.passives.items()}
@@ -133,7 +133,7 @@ def _try_parts(experiment: Experiment, epochs: int, tell: Callable[[str], None],
             f"run: {going_on} holds a run; this is checked for train --resume. Without --resume train refuses the "
             "folder, with --overwrite it replaces the run, and --out names another folder"
         )
-        trainer.notify = tell
+        trainer.training.notify = tell
         done = experiment.take_up(trainer, going_on)
         on = f"train --resume goes on from step {trainer.step:,}"
         tell(f"run: {on if done is None else nothing_left(going_on, done)}")

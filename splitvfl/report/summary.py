@@ -188,8 +188,6 @@ class RunSummary:
             coin tosses, the test figure is that of a model that was trained on them too, unless they are an audit
             twin's.
         goal: AUC that the leak of an individual label is to stay below or at.
-        alone: Test figure of the label owner's own model, as :attr:`own_model` has it; in older summaries an AUC, of
-            the better of two models on test records. ``None`` where it has no columns, or nobody measured it.
         provenance: Where the figures come from; ``None`` in summaries that were written before it was kept.
         privacy: What was spent of a privacy budget, of each sender and relation; none where nothing is counted.
         seat: The passive party that has written it of its own columns, in a networked run: it knows of nothing else.
@@ -240,7 +238,6 @@ class RunSummary:
     exchange_traits: ExchangeTraits | None = None
     provenance: Provenance | None = None
     goal: float = GOAL
-    alone: float | None = None
     privacy: list[SpentPrivacy] = field(default_factory=list)
     seat: str = ""
     released: list[str] = field(default_factory=list)

@@ -29,7 +29,7 @@ from splitvfl.run.networked import PartyRun
 from splitvfl.run.party_training import PartyTraining
 from splitvfl.run.replacement import REPLACED, Replacement, earlier_stands, is_unsettled
 from splitvfl.run.trainer import Trainer
-from splitvfl.run.training import Status
+from splitvfl.run.training import Status, Training
 from splitvfl.system.folder_lock import locked
 from tests.commands import Command
 from tests.run.parties import free_ports
@@ -127,7 +127,7 @@ def killed_in_the_first_step() -> Iterator[None]:
     def kill(*given: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with mock.patch.object(Trainer, "step_done", kill):
+    with mock.patch.object(Training, "step_done", kill):
         yield
 
 

@@ -62,9 +62,8 @@ def test_an_adversary_finds_them_too() -> None:
     assert shares(PseudoClientAttack(loss="adversary"), straight(4), 4).min() > 0.9
 
 
-@pytest.mark.parametrize(
-    "loss", ["moments", pytest.param("adversary", marks=pytest.mark.slow(reason="trains an adversary"))]
-)
+@pytest.mark.parametrize("loss", ["moments", "adversary"])
+@pytest.mark.slow(reason="an attack that is trained")
 def test_where_nothing_is_told_nothing_is_read(loss: Any) -> None:
     """Noise that has the columns' distribution: some map fits it, and its estimates are wrong by twice the variance."""
     random = torch.Generator().manual_seed(7)
