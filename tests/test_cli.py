@@ -384,8 +384,8 @@ def test_compare_cuts_a_model_elsewhere_and_makes_the_cut_wider_and_narrower(
         "cut-3--width-2--none": ((12, 6, 2), (), (1,)),
     }
     said = " ".join(capsys.readouterr().out.split())
-    assert said.count("ridge reads 0.") == 4
-    assert "Columns of lab, none (bottom=[4]" in said
+    assert said.count("ridge recovers 0.") == 4
+    assert "Features of lab, none (bottom=[4]" in said
     for option, value, expected in (
         ("--cuts", "4", "3 layers before its outputs, got a cut after 4"),
         ("--widths", "8,x", "--widths: expected whole numbers above 0 by comma"),
@@ -404,17 +404,18 @@ def test_report_of_an_unfinished_run_says_so(tmp_path: Path, capsys: pytest.Capt
     assert "no finished run" in capsys.readouterr().err
 
 
-def test_the_first_thing_that_is_read_are_three_figures(audited: tuple[Path, str, str]) -> None:
+def test_the_first_thing_on_the_screen_is_the_verdict_with_its_figures(audited: tuple[Path, str, str]) -> None:
     folder, shown, told = audited
-    leak = read_summary(folder).parties["lab"].label_leak
-    assert leak.total is not None
-    assert leak.known is not None
-    assert (
-        f"Labels: {leak.beyond:.2f} ({leak.low:.2f} to {leak.high:.2f}) beyond the prediction, {leak.total:.2f} in all"
-        in " ".join(shown[:200].split())
-    )
-    assert shown.startswith("Labels: ")
-    assert f"beyond {leak.beyond:.2f}" in told
+    found = read_summary(folder).verdict["lab"].labels
+    assert found is not None
+    assert found.excess is not None
+    lines = shown.splitlines()
+    assert lines[0] == "lab → clinic’s labels"
+    assert lines[1].split()[:3] == ["verdict", *found.state.upper().split("-")]
+    (excess,) = [line for line in lines if line.startswith("  excess")]
+    assert f"{found.excess.value:.2f}" in excess
+    assert f"{found.excess.low:.2f}–{found.excess.high:.2f}, 40 canaries" in excess
+    assert "excess " in told
     assert max(map(len, told.splitlines())) <= 80
     assert max(map(len, shown.split("next:")[0].splitlines())) <= 80
 
@@ -450,10 +451,11 @@ def assert_figures(folder: Path, beyond: str, *, ends: set[str]) -> None:
     assert logged["labels/lab/total"] == leak.total
 
 
-@pytest.mark.slow(reason="21 runs, and a report of them")
-def test_demo_runs_and_its_report_stands_alone(
+@pytest.mark.slow(reason="five runs with their twins, and a report of them")
+def test_demo_ends_with_its_lesson_and_its_report_stands_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("splitvfl.app.demo.QUICK_EPOCHS", 1)
     assert main(["demo", "--quick", "--out", str(tmp_path / "demo")]) == 0
 
@@ -461,9 +463,16 @@ def test_demo_runs_and_its_report_stands_alone(
     assert "<svg" in page
     assert "http" not in re.sub(r"https?://www\.w3\.org|http-equiv", "", page)
     output = capsys.readouterr().out
-    for word in ("axis-sumkl", "breast-cancer", "digits", "tensorboard", "one-way", "private top", "mixture"):
+    for word in ("axis-sumkl", "digits", "tensorboard", "one-way", "private top", "known to be broken"):
         assert word in output
-    assert len(list((tmp_path / "demo").glob("*/*/*/events.out.tfevents.*"))) == 21
+    (plain,) = (read_summary(path.parent) for path in tmp_path.glob("demo/none/*/summary.json"))
+    excess = plain.verdict["partner"].labels.excess
+    lesson = re.findall(r"^\d\. .*$", output, re.MULTILINE)
+    assert [line[0] for line in lesson] == ["1", "2", "3", "4", "5"]
+    assert f"(excess {excess.value:.2f}; guessing 0.50)" in lesson[0]
+    assert "AUC at most 0.60" in lesson[2]
+    assert max(map(len, lesson)) <= 80
+    assert len(list((tmp_path / "demo").glob("*/*/events.out.tfevents.*"))) == 5
 
 
 def test_help_fits_a_terminal_of_eighty_columns(

@@ -235,7 +235,7 @@ def _try_own_run(deployment: Deployment, folder: Path, tell: Callable[[str], Non
     tell(f"training: {epochs} of {counted(steps, 'step')}, if the others have as many records")
     if going_on is not None:
         tell(
-            f"run: {going_on} holds a run; party goes on with it. With --overwrite it starts anew, and so must the "
+            f"run: {going_on} holds a run; party resumes it. With --overwrite it starts anew, and so must the "
             "others; --out names another folder"
         )
         tried = deployment.take_up(run, notify=tell)
@@ -329,7 +329,7 @@ def _checked_folder(folder: Path, source: str, tell: Callable[[str], None], *, a
         unless = "unless it has --overwrite" if alone else "with --resume"
         tell(
             f"run: {folder}, where a replacement ended before its first checkpoint: the next start brings the earlier "
-            f"run back, and goes on with it {unless}"
+            f"run back, and resumes it {unless}"
         )
         refuse_links(folder, ConfigError)
         place = run_in(folder)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
 from splitvfl.cli.console import (
     ExperimentFile,
+    Json,
     Overrides,
     Overwrite,
     errors_console,
@@ -20,6 +21,7 @@ from splitvfl.cli.console import (
     next_steps,
     output_console,
     told_if_stopped,
+    writes_json,
 )
 from splitvfl.cli.training import TO_COMPARE, AuditTwin, Explain, Resume, with_twin
 from splitvfl.errors import ConfigError
@@ -35,14 +37,14 @@ def demo(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the runs. Default: runs/demo, or runs/demo-network.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Three epochs instead of fifteen and forty.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Three epochs instead of eight.")] = False,
     network: Annotated[
         bool,
         typer.Option("--network", help="Three companies on this machine instead: align, train over TLS, score."),
     ] = False,
     explain: Explain = False,
 ) -> None:
-    """Show on real data what gradients leak, what defenses cost, and what costs nothing.
+    """Show on real data what messages leak, which defenses fail, and what protects labels.
 
     Earlier demonstrations in the same folder are replaced.
     """
@@ -62,22 +64,21 @@ def _demo_network(out: Path, *, quick: bool) -> None:
 def _demo(out: Path, *, quick: bool, explain: bool) -> None:
     from splitvfl.app.beginning import Command
     from splitvfl.app.console import RunProgress
-    from splitvfl.app.demo import demo_variants
+    from splitvfl.app.demo import NAME, demo_variants, lesson
     from splitvfl.app.experiment import run_variants
     from splitvfl.report.report import write_report
     from splitvfl.system.signals import Interrupted
 
     planned = demo_variants(out, quick=quick)
-    summaries = []
-    runs = sum(len(group) for group in planned.values())
     anew = f"splitvfl demo starts anew; finished runs are in {out}"
-    with told_if_stopped(anew, Interrupted), RunProgress(errors_console(), runs) as progress:
-        for name, group in planned.items():
-            show = partial(_start, progress, name)
-            summaries += run_variants(group, overwrite=True, progress=show, command=Command(given_command()))
+    with told_if_stopped(anew, Interrupted), RunProgress(errors_console(), len(planned)) as progress:
+        show = partial(_start, progress, NAME)
+        summaries = run_variants(planned, overwrite=True, progress=show, command=Command(given_command()))
+    report = write_report([one.folder for one in planned], out / "report.html", title="What leaks, and what stops it")
     _print_runs(summaries, explain=explain)
-    folders = [variant.folder for group in planned.values() for variant in group]
-    report = write_report(folders, out / "report.html", title="What gradients leak, and what stops it")
+    console = output_console()
+    for line in ["", *lesson(summaries)]:
+        console.print(Text(line))
     next_steps(
         f"{report}   (open it in a browser)",
         f"tensorboard --logdir {out}",
@@ -109,11 +110,12 @@ def compare(
     overwrite: Overwrite = False,
     audit_twin: AuditTwin = None,
     explain: Explain = False,
+    json_: Json = None,
 ) -> None:
-    """Train one experiment under several defenses and seeds, and print means with 95 % intervals; of two, ranges.
+    """Train one experiment under several defenses and seeds, and rank them by their verdict and by the test figure.
 
-    With --cuts and --widths each defense is tried at each cut of the model and each width. Where the experiment has no
-    canaries of its own, each run is followed by its audit twin; --no-audit-twin leaves twins out.
+    Seeds are pooled. With --cuts and --widths each defense is tried at each cut of the model and each width. Where the
+    experiment has no canaries of its own, each run is followed by its audit twin; --no-audit-twin leaves twins out.
     """
     with importing():
         from splitvfl.app.beginning import Command
@@ -136,7 +138,7 @@ def compare(
         _numbers("--widths", widths),
     )
     planned = [variant for named, one in cut.items() for variant in variants(one, chosen, seeds, folder, cut=named)]
-    again = f"go on with the same command and --resume; state in {folder}"
+    again = f"resume with the same command and --resume; state in {folder}"
     with told_if_stopped(again, Interrupted), RunProgress(errors_console(), len(planned)) as progress:
         summaries = run_variants(
             planned,
@@ -145,8 +147,10 @@ def compare(
             progress=partial(_start, progress, config.name),
             command=Command(given_command()),
         )
-    _print_runs(summaries, compared=True, explain=explain)
     report = write_report([variant.folder for variant in planned], folder / "report.html", title=config.name)
+    if writes_json(json_, partial(_as_json, summaries)):
+        return
+    _print_runs(summaries, explain=explain)
     next_steps(f"{report}   (open it in a browser)", f"tensorboard --logdir {folder}")
 
 
@@ -164,24 +168,19 @@ def _start(progress: RunProgress, name: str, variant: Variant) -> TrainingProgre
     return progress.run(f"{name}, {variant.label}")
 
 
-def _print_runs(summaries: Sequence[RunSummary], *, explain: bool, compared: bool = False) -> None:
-    from splitvfl.report.brief import brief, compared_brief
-    from splitvfl.report.tables import comparison_table, summary_table
+def _print_runs(summaries: Sequence[RunSummary], *, explain: bool) -> None:
+    from splitvfl.report.comparison import comparison
+    from splitvfl.report.tables import comparison_table
 
     console = output_console()
-    console.print((compared_brief if compared else brief)(summaries))
-    _print_advice(summaries)
+    console.print(comparison(summaries))
     if explain:
         console.print()
-        console.print((comparison_table if compared else summary_table)(summaries))
+        console.print(comparison_table(summaries))
 
 
-def _print_advice(summaries: Sequence[RunSummary]) -> None:
-    from splitvfl.report.findings import advice, headline
+def _as_json(summaries: Sequence[RunSummary]) -> list[dict[str, Any]]:
+    from splitvfl.report.comparison import as_json
     from splitvfl.report.rows import group_runs
 
-    console = output_console()
-    for group in group_runs(summaries):
-        said = advice(group) or (headline(group.runs[0]) if len(group.runs) == 1 else "")
-        if said:
-            console.print(Text(f"\n{group.title}, {group.subtitle}: {said}"))
+    return [as_json(group) for group in group_runs(summaries)]

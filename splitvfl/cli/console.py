@@ -36,6 +36,14 @@ ModuleSources = Annotated[
         "give several. Default: the current folder.",
     ),
 ]
+Json = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help="Write all figures to this file as JSON. With - they are printed in place of the screen.",
+    ),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier run in the same folder.")]
 
 
@@ -144,6 +152,28 @@ def told_if_stopped(hint: str | Callable[[], str], *by: type[BaseException]) -> 
 def command_line(*words: object) -> str:
     """Return a command of ours as a shell takes it."""
     return shlex.join(["splitvfl", *map(str, words)])
+
+
+def writes_json(file: Path | None, found: Callable[[], Any], *, mode: int = 0o666) -> bool:
+    """Write figures where ``--json`` says, and return whether they stand in place of the screen.
+
+    Args:
+        file: The file; ``-`` is standard output; ``None``: nothing is written.
+        found: Returns what is written.
+        mode: Permissions of the file, from which those of the umask are taken.
+    """
+    if file is None:
+        return False
+    import msgspec
+
+    from splitvfl.system.untrusted_files import write_named
+
+    encoded = msgspec.json.format(msgspec.json.encode(found()), indent=2) + b"\n"
+    if str(file) == "-":
+        sys.stdout.write(encoded.decode())
+        return True
+    write_named(file, encoded, mode=mode)
+    return False
 
 
 def given_command() -> str:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from splitvfl.cli.console import (
     ExperimentFile,
+    Json,
     Overrides,
     Overwrite,
     command_line,
@@ -23,6 +24,7 @@ from splitvfl.cli.console import (
     output_console,
     tell,
     told_if_stopped,
+    writes_json,
 )
 from splitvfl.errors import ConfigError
 
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
     from splitvfl.privacy.solvable import Solvable
     from splitvfl.report.summary import RunSummary
 
-# Two that put noise on gradients and on labels; in quotes, as a shell would take the brackets for its own.
-TO_COMPARE = "'none,axis-sumkl(detection_error=0.4),asymmetric-response(detection_error=0.4)'"
+# In quotes, as a shell would take the brackets for its own.
+TO_COMPARE = "'none,asymmetric-response(detection_error=0.4)'"
 
 ABOVE = 3
 UNDECIDED = 4
@@ -60,7 +62,7 @@ AuditTwin = Annotated[
         help="Train once more with canaries, measure the excess leakage, and throw that model away.",
     ),
 ]
-Explain = Annotated[bool, typer.Option("--explain", help="Print every figure too, and what each means.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Print all figures too, with what each means.")]
 
 
 def train(
@@ -73,8 +75,9 @@ def train(
     allow_inconclusive: AllowInconclusive = False,
     audit_twin: AuditTwin = None,
     explain: Explain = False,
+    json_: Json = None,
 ) -> None:
-    """Train one experiment, and watch what leaks."""
+    """Train one experiment in one process, and measure what leaks."""
     check = LeakCheck(fail_above, allow_inconclusive)
     with importing():
         import sklearn.ensemble  # noqa: F401 - for what label owners and partners predict alone
@@ -96,7 +99,7 @@ def train(
     with (
         check.before_training(),
         locked(folder),
-        told_if_stopped(f"go on with: {again}; state in {folder}", Interrupted),
+        told_if_stopped(f"resume with: {again}; state in {folder}", Interrupted),
         RunProgress(errors_console()) as progress,
     ):
         summary = run_experiment(
@@ -109,6 +112,9 @@ def train(
             notify=noting(told, progress.tell),
             command=Command(given_command(), check.refuse),
         )
+    if writes_json(json_, summary.as_json):
+        check.end(summary)
+        return
     print_run(summary, explain=explain, told=told, folder=folder)
     steps = [f"splitvfl report {folder}", f"tensorboard --logdir {'runs' if out is None else folder}"]
     steps.append(command_line("predict", folder, "--records", "FILE", "--out", "scores.csv"))
@@ -152,8 +158,8 @@ def noting(told: set[str], tell: Callable[[str], None]) -> Callable[[str], None]
 
 
 def print_run(summary: RunSummary, *, explain: bool, told: Collection[str], folder: Path) -> None:
-    """Print what a finished run has found; its notes without those that were told before."""
-    from splitvfl.report.findings import sending_note, stopping_note, verdict
+    """Print what a finished run has found; its notes without those that were printed before."""
+    from splitvfl.report.findings import facts, sending_note, stopping_note
     from splitvfl.report.first_screen import first_screen
     from splitvfl.report.summary import FILE_NAME
     from splitvfl.report.tables import summary_table
@@ -162,11 +168,11 @@ def print_run(summary: RunSummary, *, explain: bool, told: Collection[str], fold
     console.print(first_screen(summary))
     console.print()
     noted = summary.feature_notes
-    said = [verdict(summary), stopping_note(summary), sending_note(summary)]
-    said += [note for note in summary.notes if note not in told]
+    lines = [stopping_note(summary), sending_note(summary), *facts(summary)]
+    lines += [note for note in summary.notes if note not in told]
     if any(note in told for note in summary.notes):
-        noted.append(f"What the run said above of noise and promises is kept in {folder / FILE_NAME}, for the report")
-    for line in filter(None, [*said, *(f"{note}." for note in noted)]):
+        noted.append(f"The notes above on noise and guarantees are kept in {folder / FILE_NAME}")
+    for line in filter(None, [*lines, *(f"{note}." for note in noted)]):
         console.print(Text(line))
     if explain:
         console.print()

@@ -7,6 +7,7 @@ from pathlib import Path
 from splitvfl.errors import CheckpointError
 from splitvfl.leakage.board import add_row
 from splitvfl.leakage.message_audit import WITH_FEATURES, WITHOUT_FEATURES
+from splitvfl.report.first_screen import state_words
 from splitvfl.report.summary import RunSummary
 
 
@@ -18,20 +19,24 @@ def show_on_board(summary: RunSummary, folder: Path) -> None:
     """
     names, strengths = zip(*map(_divided, summary.defenses), strict=True) if summary.defenses else (("none",), ("",))
     # TensorBoard sorts columns by name, and shows five before anybody asks for more.
+    verdicts = {name: one.labels for name, one in summary.verdict.items() if one.labels is not None}
     settings: dict[str, str | float | bool] = {
         "defense": " + ".join(names) + (", private top" if summary.private_top else ""),
         "exchange": summary.exchange,
         "seed": summary.seed,
         "strength": " + ".join(filter(None, strengths)),
+        "verdict": "; ".join(
+            state_words(one) if len(verdicts) == 1 else f"{name}: {state_words(one)}" for name, one in verdicts.items()
+        ),
     }
     if summary.total is not None:
         settings["total of"] = WITH_FEATURES if summary.includes_features else WITHOUT_FEATURES
     figures = {
         f"test {summary.metric_name}": summary.test_metric,
         "worst leak AUC": summary.worst[0],
-        "beyond the prediction": summary.beyond,
+        "excess": max((one.excess.value for one in verdicts.values() if one.excess is not None), default=None),
         "total": summary.total,
-        "known without messages": summary.known,
+        "baseline": summary.known,
     }
     columns = {
         tag: value

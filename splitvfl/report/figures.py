@@ -214,9 +214,9 @@ def label_leaks(group: RunGroup, *, name: str) -> str:
             range(len(lines)), [_folded(label) for label, _ in lines], fontsize=SMALL, color=INK, parse_math=False
         )
         axes.grid(visible=False, axis="y")
-        axes.set_xlabel("AUC   (0.5: blind, 1: every label read)")
+        axes.set_xlabel("AUC   (0.5: guessing, 1: every label)")
         drawn.legend(
-            handles=_legend_of_three(matched=any(party.matched and party.beyond for _, party in lines)),
+            handles=_legend_of_three(),
             loc="outside upper center",
             ncols=3,
             frameon=False,
@@ -227,8 +227,7 @@ def label_leaks(group: RunGroup, *, name: str) -> str:
 
 def _three_in_words(lines: Sequence[tuple[str, PartyRow]]) -> str:
     said = [
-        f"{label}: beyond the prediction {_mean(party.beyond)}, in all {_mean(party.total)}, known without messages "
-        f"{_mean(party.known)}"
+        f"{label}: excess {_mean(party.beyond)}, total {_mean(party.total)}, baseline {_mean(party.known)}"
         for label, party in lines
     ]
     return f"Three AUCs for each defense. {'; '.join(said)}."
@@ -258,18 +257,24 @@ def _draw_three(axes: Axes, height: int, party: PartyRow) -> None:
         ends = (party.beyond.mean - party.beyond.half_width, party.beyond.mean + party.beyond.half_width)
     if ends is not None:
         axes.hlines(height, *ends, color=PALETTE[0], linewidth=1.4, zorder=2)
-    face = PAPER if party.matched else PALETTE[0]
-    axes.plot(party.beyond.mean, height, "o", color=PALETTE[0], markersize=7, markerfacecolor=face, zorder=4)
+    axes.plot(party.beyond.mean, height, "o", color=PALETTE[0], markersize=7, zorder=4)
 
 
-def _legend_of_three(*, matched: bool) -> list[Any]:
+def _legend_of_three() -> list[Any]:
     from matplotlib.lines import Line2D
 
-    beyond = "beyond the prediction (hollow: matched, too high)" if matched else "beyond the prediction"
     return [
-        Line2D([], [], color=PALETTE[0], marker="o", linestyle="none", label=beyond),
-        Line2D([], [], color=INK, marker="D", linestyle="none", label="in all"),
-        Line2D([], [], color=PALETTE[1], marker="|", markersize=10, linestyle="none", label="known without messages"),
+        Line2D([], [], color=PALETTE[0], marker="o", linestyle="none", label="excess"),
+        Line2D([], [], color=INK, marker="D", linestyle="none", label="total"),
+        Line2D(
+            [],
+            [],
+            color=PALETTE[1],
+            marker="|",
+            markersize=10,
+            linestyle="none",
+            label="baseline, with labels of others",
+        ),
     ]
 
 
@@ -283,13 +288,12 @@ def _draw_one_way(axes: Axes, row: DefenseRow) -> None:
 
 
 def cost_and_leak(group: RunGroup, *, name: str) -> str:
-    """Return the headline figure against the leak that decides: one point per defense, with intervals over seeds.
+    """Return the headline figure against the excess leakage: a point for each defense that has one, with intervals.
 
-    That is the leak beyond the prediction where all runs have canaries, else the worst leak of any attack on messages;
-    of some of each nothing is drawn. A run in which nothing flows back is a line.
+    A run in which nothing is sent back is a line.
     """
-    rows = [row for row in rows_by_defense(group) if row.test is not None and row.deciding is not None]
-    if not rows or (any(run.canaries is not None for run in group.runs) and not group.by_canaries):
+    rows = [row for row in rows_by_defense(group) if row.test is not None and row.excess is not None]
+    if not rows:
         return ""
     with drawing_style():
         drawn = new_figure(3.7)
@@ -300,29 +304,24 @@ def cost_and_leak(group: RunGroup, *, name: str) -> str:
             row for row in rows_by_defense(group) if row.test is not None and all(party.silent for party in row.parties)
         ]
         _set_ranges(axes, [*rows, *silent])
-        limit = _limit(group, rows)
-        axes.axvspan(axes.get_xlim()[0], limit, color=PALETTE[2], alpha=0.1, linewidth=0, zorder=0)
-        _own_columns_lines(axes, rows)
+        axes.axvspan(axes.get_xlim()[0], group.goal, color=PALETTE[2], alpha=0.1, linewidth=0, zorder=0)
         for row in silent:
             _draw_one_way(axes, row)
-        _point_to_better(axes, limit)
-        what = (
-            "leak beyond the prediction (AUC among canaries)" if group.by_canaries else "worst leak AUC of any attack"
-        )
-        axes.set_xlabel(f"{what}   (0.5: blind, 1: every label read)")
+        _point_to_better(axes, group.goal)
+        axes.set_xlabel("excess leakage, AUC among canaries   (0.5: guessing, 1: every label)")
         axes.set_ylabel(f"test {group.metric}")
         _label_points(drawn, axes, rows)
-        said = [f"{row.label}: test {group.metric} {_mean(row.test)}, {what} {_mean(row.deciding)}" for row in rows]
+        said = [f"{row.label}: test {group.metric} {_mean(row.test)}, excess {_mean(row.excess)}" for row in rows]
         return inline_svg(drawn, name, alt=f"What each defense costs and leaks. {'; '.join(said)}.")
 
 
 def _draw_point(axes: Axes, row: DefenseRow) -> None:
     assert row.test is not None
-    assert row.deciding is not None
+    assert row.excess is not None
     axes.errorbar(
-        row.deciding.mean,
+        row.excess.mean,
         row.test.mean,
-        xerr=row.deciding.half_width,
+        xerr=row.excess.half_width,
         yerr=row.test.half_width,
         fmt="o",
         markersize=7,
@@ -343,31 +342,7 @@ def _set_ranges(axes: Axes, rows: Sequence[DefenseRow]) -> None:
     axes.set_xlim(0.48, 1.02)
 
 
-def _own_columns_lines(axes: Axes, rows: Sequence[DefenseRow]) -> None:
-    lines = {
-        party.name if len(row.parties) > 1 else "the partner": party.own_columns.mean
-        for row, party in with_parties(rows)
-        if party.own_columns is not None
-    }
-    for who, value in lines.items():
-        axes.axvline(value, color=PALETTE[1], linewidth=1.2, linestyle=(0, (4, 2)), zorder=1)
-        text = f"what {who} predicts\nfrom its own columns ({figure(value)})"
-        away, side = (-5, "right") if value > 0.7 else (5, "left")
-        place = {"xy": (value, 0.0), "xytext": (away, 6), "ha": side, "va": "bottom"}
-        _note(axes, text, color=PALETTE[1], xycoords=axes.get_xaxis_transform(), **place)
-
-
-def _limit(group: RunGroup, rows: Sequence[DefenseRow]) -> float:
-    """Return below which leak the goal is met, wherever it is: of coins, which no column predicts, the goal itself.
-
-    A point is of the partner to whom most leaks, and partners know more or less without messages: the least counts.
-    """
-    if group.by_canaries:
-        return group.goal
-    return min(party.limit(group.goal) for _, party in with_parties(rows))
-
-
-def _point_to_better(axes: Axes, limit: float) -> None:
+def _point_to_better(axes: Axes, goal: float) -> None:
     low = axes.get_xlim()[0]
     axes.annotate(
         "better",
@@ -382,9 +357,9 @@ def _point_to_better(axes: Axes, limit: float) -> None:
         va="center",
     )
     axes.text(
-        limit - 0.004,
+        goal - 0.004,
         0.02,
-        f"goal: below {figure(limit)}",
+        f"goal: at most {figure(goal)}",
         transform=axes.get_xaxis_transform(),
         ha="right",
         fontsize=TINY,
@@ -402,7 +377,7 @@ def _label_points(drawn: Figure, axes: Axes, rows: Sequence[DefenseRow]) -> None
     """Name every point near it, at the first of several places that covers no other point or name."""
     settle(drawn)
     pixel = drawn.dpi / 72.0
-    marked = [(row.label, row.deciding.mean, row.test.mean) for row in rows if row.deciding and row.test]
+    marked = [(row.label, row.excess.mean, row.test.mean) for row in rows if row.excess and row.test]
     points = [axes.transData.transform((leak, test)) for _, leak, test in marked]
     taken = [Bbox.from_extents(x - 6 * pixel, y - 6 * pixel, x + 6 * pixel, y + 6 * pixel) for x, y in points]
     taken += [text.get_window_extent() for text in axes.texts]
@@ -433,12 +408,12 @@ def _label_points(drawn: Figure, axes: Axes, rows: Sequence[DefenseRow]) -> None
 
 def _bars_of(axes: Axes, row: DefenseRow, pixel: float) -> Iterator[Bbox]:
     """Return the boxes that the error bars of a point take."""
-    if row.deciding is None or row.test is None:
+    if row.excess is None or row.test is None:
         return
-    (left, right), (low, high) = row.deciding.ends, row.test.ends
+    (left, right), (low, high) = row.excess.ends, row.test.ends
     for start, end in (
         ((left, row.test.mean), (right, row.test.mean)),
-        ((row.deciding.mean, low), (row.deciding.mean, high)),
+        ((row.excess.mean, low), (row.excess.mean, high)),
     ):
         (x0, y0), (x1, y1) = axes.transData.transform([start, end])
         yield Bbox.from_extents(x0 - 2 * pixel, y0 - 2 * pixel, x1 + 2 * pixel, y1 + 2 * pixel)

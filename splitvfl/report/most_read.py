@@ -85,8 +85,8 @@ class MostRead:
         if self.moment not in ("epoch", "run") or one.share >= _FAR * one.most:
             return ""
         return (
-            f" In the last epoch it read {one.share:.0%} only: training, penalties or the gradients that a partner "
-            "sends can bring that about, and what was read before stays read."
+            f" In the last epoch it recovers {one.share:.0%} only: training, penalties or the gradients that a partner "
+            "sends can bring that about, and what was recovered before stays known."
         )
 
 

@@ -12,11 +12,8 @@ from splitvfl.report.summary import RunSummary
 
 # As one of a pair stands in a line of its own, and in a sentence to the party itself.
 _FROM = {"scores": "scores alone", "activation": "its part of a prediction"}
-_FROM_YOURS = {"scores": "scores alone", "activation": "your part of a prediction, as the label party receives it,"}
-_ASSUMED = (
-    "Who runs one is assumed to know your weights and the range of each of your columns, which your partner has not "
-    "been told."
-)
+_FROM_YOURS = {"scores": "scores alone", "activation": "your part of a prediction, as the active party receives it,"}
+_ASSUMED = "These attacks know your weights and the range of each of your features. Your partner has got neither."
 
 
 _KNOWING = {False: "", True: ", which knows the model,"}
@@ -28,7 +25,7 @@ def seat_lines(run: RunSummary) -> list[str]:
         *_unfinished(run),
         *_training_lines(run),
         *_columns_lines(run),
-        "What leaks of labels, and the test figure, are in the label party's report.",
+        "The verdict on labels and the test figure are in the report of the active party.",
     ]
 
 
@@ -36,7 +33,7 @@ def _unfinished(run: RunSummary) -> list[str]:
     if run.planned_steps is None:
         return []
     return [
-        f"Not finished: {run.steps:,} of {run.planned_steps:,} steps were done. The run goes on when {run.seat} and "
+        f"Not finished: {run.steps:,} of {run.planned_steps:,} steps were done. The run resumes when {run.seat} and "
         "its partners are started again, as they were started."
     ]
 
@@ -47,10 +44,10 @@ def _training_lines(run: RunSummary) -> list[str]:
 
 def _training_line(party: str, best: MostRead) -> str:
     reading = best.reading
+    what = "their variance" if of_variance(reading) else "them"
     return (
-        f"Columns of {party}: {_moment(best)} {reading.attack}{_KNOWING[reading.knows_model]} reads {best.share:.0%} "
-        f"of {'their variance' if of_variance(reading) else 'them'}{counting(reading)}"
-        f"{once_each(best.each_category_once)}, more than half of "
+        f"Features of {party}: {_moment(best)} {reading.attack}{_KNOWING[reading.knows_model]} recovers "
+        f"{best.share:.0%} of {what}{counting(reading)}{once_each(best.each_category_once)}, more than half of "
         f"{best.told or 'none'} of {len(best.columns)}, most of {with_share(best.columns[0])}.{best.fell}"
     )
 
@@ -66,9 +63,9 @@ def _columns_lines(run: RunSummary) -> list[str]:
     party = run.parties[run.seat]
     best = min(best_by_view(party.features), key=lambda leak: leak.mse, default=None)
     if best is None:
-        return [] if party.readings else [f"Columns of {run.seat}: no attack could be run."]
+        return [] if party.readings else [f"Features of {run.seat}: no attack could be run."]
     return [
-        f"Columns of {run.seat}: {best.attack} estimates them from {_FROM[best.sees]} with a mean squared error of "
+        f"Features of {run.seat}: {best.attack} estimates them from {_FROM[best.sees]} with a mean squared error of "
         f"{best.mse:.3g}; guessing their means has {best.blind_mse:.3g}."
     ]
 
@@ -84,7 +81,7 @@ def seat_verdict(run: RunSummary) -> str:
     if found:
         sentences.append(_ASSUMED)
     elif not sentences:
-        sentences.append("What your columns leak is not known.")
+        sentences.append("What your features leak is not known.")
     return " ".join([*sentences, *_missing(party.unavailable)])
 
 
@@ -101,27 +98,27 @@ def _missing(unavailable: Mapping[str, str]) -> list[str]:
 
 def _of_training(best: MostRead) -> str:
     reading = best.reading
-    knows = "your half of the model and " if reading.knows_model else ""
+    knows = "your model part and " if reading.knows_model else ""
     sent = "send with the finished model" if best.moment == "finished" else f"sent {sent_when(best)}"
     counted = counting(reading) + once_each(best.each_category_once)
     return (
-        f"From what you {sent} whoever knows {knows}the columns of {reading.known_share:.0%} of your records "
-        f"reads {best.share:.0%} of {of_variance(reading)}the columns of all others, the mean of {len(best.columns)}"
-        f"{counted}, by the {reading.attack} attack: more than half of {best.told or 'none'} of them, most "
-        f"of {with_share(best.columns[0])}.{best.fell}{exactly(reading)}{later(reading)} "
-        f"Another reader may find more.{too_many(reading)}"
+        f"From what you {sent}, {reading.attack} recovers {best.share:.0%} of {of_variance(reading)}your features, the "
+        f"mean of {len(best.columns)}{counted}. It knows {knows}the features of {reading.known_share:.0%} of your "
+        f"records, and recovers more than half of {best.told or 'none'} of them, most of "
+        f"{with_share(best.columns[0])}.{best.fell}{exactly(reading)}{later(reading)} Another attack may recover more."
+        f"{too_many(reading)}"
     )
 
 
 def _reading(leak: FeatureLeak) -> str:
     if leak.mse >= leak.blind_mse:
         told = [one.column for one in leak.columns if one.mse < TOLD * one.mean_mse]
-        of_all = "no attack that was run estimates your columns better than their means do"
+        of_all = "no attack that was run estimates your features better than their means do"
         if not told:
             return f"{of_all}."
-        return f"{of_all}, taken together, but {leak.attack} learns more than half of the variance of {quoted(told)}."
+        return f"{of_all}, taken together, but {leak.attack} recovers more than half of the variance of {quoted(told)}."
     exact = f", within .05 of {leak.near:.0%} of all values" if leak.near is not None else ""
     return (
-        f"the {leak.attack} attack estimates your columns with a mean squared error of {leak.mse:.3g}{exact}, against "
+        f"{leak.attack} estimates your features with a mean squared error of {leak.mse:.3g}{exact}, against "
         f"{leak.blind_mse:.3g} for guessing their means."
     )

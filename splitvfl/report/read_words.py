@@ -52,16 +52,16 @@ def later(reading: ColumnReading) -> str:
     """Return a sentence of records that are evaluated or scored, with a space before it; empty if none was read."""
     found = {"evaluated": None if reading.evaluation_only else reading.evaluation, "scored": reading.prediction}
     said = [f"{one.share:.0%} where they are {what}" for what, one in found.items() if one is not None]
-    return f" Of records that it did not meet in training it reads {' and '.join(said)}." if said else ""
+    return f" On records outside of the training it recovers {' and '.join(said)}." if said else ""
 
 
 def beside_own(reading: ColumnReading) -> str:
     """Return in brackets what the label party's own columns recover, alone and with all messages; or nothing.
 
     >>> beside_own(ColumnReading("ridge", 0.05, 0.5, 1, 100, without_messages=0.2, joint=0.6))
-    ' (its own columns alone 20%, all together 60%)'
+    ' (its own features alone 20%, all together 60%)'
     """
-    figures = (("its own columns alone", reading.without_messages), ("all together", reading.joint))
+    figures = (("its own features alone", reading.without_messages), ("all together", reading.joint))
     said = [f"{what} {share:.0%}" for what, share in figures if share is not None]
     return f" ({', '.join(said)})" if said else ""
 
@@ -70,12 +70,12 @@ def exactly(reading: ColumnReading) -> str:
     """Return a sentence of records of which every column is recovered, with a space before it; empty where none is.
 
     >>> exactly(ColumnReading("ridge", 0.05, 0.9, 1, 100, exact=0.25, exact_joint=0.5))
-    ' Every column of a record at once is recovered of 50% of the records (numbers within 0.1 standard deviations).'
+    ' All features of a record are recovered for 50% of the records (numbers within 0.1 standard deviations).'
     """
     share = reading.exact_total
     if not share:
         return ""
-    every = "Every column of a record at once is recovered of"
+    every = "All features of a record are recovered for"
     return f" {every} {_few(share)} of the records (numbers within {EXACT:g} standard deviations)."
 
 
@@ -87,7 +87,7 @@ def too_many(reading: ColumnReading) -> str:
     """Return a sentence of the fields that were not asked for, with a space before it; empty if there are none."""
     if not reading.too_many:
         return ""
-    return f" Not asked for, as they have more than {MOST_CATEGORIES} categories: {', '.join(reading.too_many)}."
+    return f" Left out, as they have more than {MOST_CATEGORIES} categories: {', '.join(reading.too_many)}."
 
 
 def categories_of(reading: ColumnReading) -> Iterator[ColumnShare]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,6 @@ from splitvfl.leakage.shown_records import ShownRecords, read_shown
 from splitvfl.report.audit_file import AUDIT_FILE, AUDIT_PAGE, read_audit
 from splitvfl.report.audit_page import audit_page
 from splitvfl.report.audit_words import answer, not_covered, overall, question
-from splitvfl.report.brief import two_lines
 from splitvfl.report.column_leaks import (
     ViewNote,
     attack_rows,
@@ -30,25 +29,20 @@ from splitvfl.report.column_leaks import (
     plotted_views,
     view_notes,
 )
+from splitvfl.report.comparison import bound, conclusion, ranked, to_do
 from splitvfl.report.findings import (
-    MATCHING,
-    PARTLY_VISIBLE,
-    VISIBLE,
-    advice,
-    below,
     chance_note,
-    headline,
+    facts,
     known_note,
     label_notes,
-    leakiest,
-    own_columns_floor,
     sending_note,
     stopping_note,
     told_notes,
     total_notes,
     unavailable_notes,
-    verdict,
 )
+from splitvfl.report.first_screen import STATES
+from splitvfl.report.own_seat import seat_lines
 from splitvfl.report.pages import link_from, page_template, write_page
 from splitvfl.report.promises import promise
 from splitvfl.report.provenance import Provenance, shown_settings
@@ -68,7 +62,7 @@ from splitvfl.report.rows import (
     written,
 )
 from splitvfl.report.served import served_in
-from splitvfl.report.summary import FILE_NAME, GOAL, RunSummary, read_summary
+from splitvfl.report.summary import FILE_NAME, RunSummary, read_summary
 from splitvfl.system.untrusted_files import UntrustedFile
 
 if TYPE_CHECKING:
@@ -184,17 +178,15 @@ def _template() -> Template:
             "percent": _percent,
             "told": _told_level,
             "share": _share,
-            "level": _level,
             "significant": _significant,
             "bits": _bits,
             "counted": counted,
             "stopping": stopping_note,
             "sending": sending_note,
-            "headline": headline,
-            "verdict": partial(verdict, own_columns=False),
+            "facts": facts,
+            "state": lambda one: STATES[one.state][0].lower(),
+            "bound": bound,
             "moment": _moment,
-            "limit": _limit,
-            "held": _held,
             "thousands": lambda number: f"{number:,}",
         },
     )
@@ -215,7 +207,6 @@ def _render(
         noted=list(_noted(summaries)),
         seeds=sorted({row.runs for group in group_runs(summaries) for row in rows_by_defense(group)}),
         by_canaries=any(run.canaries is not None for run in summaries),
-        matching=MATCHING,
         missing=MISSING,
         shown_columns=_COLUMNS_SHOWN,
         most_categories=MOST_CATEGORIES,
@@ -246,11 +237,10 @@ def _sections(
         rows = rows_by_defense(group)
         yield {
             "group": group,
-            "lines": two_lines(group),
+            "lines": seat_lines(group.runs[0]) if group.seat else conclusion(group),
             "promises": [(row, promise(row.results[0])) for row in rows],
-            "advice": advice(group),
-            "own_columns": own_columns_floor(group),
-            "verdicts": [(row, leakiest(row.results)) for row in rows],
+            "advice": to_do(group),
+            "verdicts": ranked(group),
             "attacks": attack_names(group.runs),
             "audited": AUDITOR in attack_names(group.runs),
             "rows": rows,
@@ -355,11 +345,9 @@ def _told(row: DefenseRow, folder: Path, *, name: str) -> Mapping[str, Any]:
 
 
 def _notes(group: RunGroup) -> list[str]:
-    # What is wrong with the matched figure stands once in the page, among the words.
-    measured = label_notes([run for run in group.runs if run.canaries is not None])
     found = [
         *total_notes(group.runs),
-        *measured,
+        *label_notes(group.runs),
         *told_notes(group.runs),
         chance_note(group.runs),
         known_note(group.runs),
@@ -417,18 +405,6 @@ def _moment(at: str) -> str:
     return f"{at[:10]} {at[11:19]} UTC" if at else "not noted"
 
 
-def _limit(row: DefenseRow, group: RunGroup) -> float:
-    """Return below which a row's deciding figure is below the goal; no column tells anything of coins."""
-    if any(run.canaries is not None for run in row.results):
-        return group.goal
-    return max((party.limit(group.goal) for party in row.parties), default=group.goal)
-
-
-def _held(row: DefenseRow) -> bool:
-    """Return whether every run met its goal: with canaries by the upper end of their interval."""
-    return all(below(run) for run in row.results)
-
-
 def _percent(value: float | None) -> str:
     """Return a share of entries, in per cent."""
     return MISSING if value is None else f"{value:.0%}"
@@ -442,17 +418,6 @@ def _told_level(share: float) -> str:
 def _share(value: Estimate) -> str:
     """Return a share of records, in per cent."""
     return f"{value.mean:.0%}"
-
-
-def _level(value: Estimate | None, limit: float = GOAL, held: bool = True) -> str:
-    """Return how a leak AUC is coloured: ``limit`` is below which it is green, if every run ``held`` its own."""
-    if value is None:
-        return "none"
-    if value.mean < limit:
-        return "low" if held else "none"
-    if value.mean >= VISIBLE:
-        return "high"
-    return "middle" if value.mean >= PARTLY_VISIBLE else "none"
 
 
 def _significant(value: Estimate | float | None) -> str:

@@ -138,11 +138,6 @@ class RunGroup:
         return any(run.worst[0] is not None for run in self.runs)
 
     @property
-    def by_canaries(self) -> bool:
-        """Whether the leak beyond the prediction, among canaries, decides in every run that was judged."""
-        return self.judged and all(run.canaries is not None for run in self.runs if run.worst[0] is not None)
-
-    @property
     def metric(self) -> str:
         """Name of the headline figure."""
         return self.runs[0].metric_name
@@ -398,14 +393,6 @@ class PartyRow:
     # The mean of each run's worst attack, whichever that was.
     worst = averaged(lambda party: party.worst[0])
 
-    def limit(self, goal: float) -> float:
-        """Return below which leak AUC it is below a goal: the goal, or more where its own columns tell more anyway."""
-        return goal if self.known is None else max(goal, self.known.mean)
-
-    def held(self, goal: float) -> bool:
-        """Return whether every run's worst leak is below its own limit, where it was judged: the mean alone may be."""
-        return all(party.worst[0] is None or party.worst[0] < party.limit(goal) for party in self.results)
-
     @cached_property
     def attacks(self) -> dict[str, AttackRow]:
         """Attacks on messages, by shown name."""
@@ -475,11 +462,8 @@ class PartyRow:
 
     @cached_property
     def beyond(self) -> Estimate | None:
-        """The excess leakage; where no run has canaries, what is read between records of equal prediction."""
-        if self.excess is not None:
-            return Estimate(self.excess.auc, None, 1)
-        leaks = [party.label_leak for party in self.results]
-        return estimate(leak.beyond for leak in [leak for leak in leaks if leak.canaries] or leaks)
+        """The excess leakage of all runs together."""
+        return None if self.excess is None else Estimate(self.excess.auc, None, 1)
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -510,11 +494,6 @@ class PartyRow:
             total=None if self.total is None else self.total.mean,
             knowledge_gain=KnowledgeGain.pooled(gains) if len(gains) == len(self.results) else None,
         )
-
-    @property
-    def matched(self) -> bool:
-        """Whether no run has canaries."""
-        return not any(party.label_leak.canaries for party in self.results)
 
     @property
     def worst_attack(self) -> str:
@@ -555,7 +534,6 @@ class DefenseRow:
     total = averaged(lambda run: run.total)
     known = averaged(lambda run: run.known)
     worst = averaged(lambda run: run.worst[0])
-    deciding = averaged(lambda run: run.deciding)
 
     @cached_property
     def verdict(self) -> dict[str, PartyVerdict]:
@@ -595,6 +573,13 @@ class DefenseRow:
     def label_verdicts(self) -> dict[str, Verdict]:
         """What is concluded about labels from all runs together, by partner."""
         return {name: one.labels for name, one in self.verdict.items() if one.labels is not None}
+
+    @property
+    def excess(self) -> Estimate | None:
+        """The pooled excess with its interval, at the partner to whom most leaks; ``None`` without canaries."""
+        found = [one.excess for one in self.label_verdicts.values() if one.excess is not None]
+        most = max(found, key=lambda one: one.value, default=None)
+        return None if most is None else Estimate(most.value, (most.high - most.low) / 2, self.runs)
 
     def _party(self, name: str, *, silent: bool) -> PartyRow:
         runs = [run for run in self.results if name in run.parties]

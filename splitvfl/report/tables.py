@@ -15,16 +15,13 @@ from rich.text import Text
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.features import FeatureLeak, best_by_view
 from splitvfl.leakage.many_auditing import auditor_of
-from splitvfl.report.brief import leak_style
 from splitvfl.report.findings import (
     chance_note,
-    headline,
     known_note,
     label_notes,
     told_notes,
     total_notes,
     unavailable_notes,
-    verdict,
 )
 from splitvfl.report.most_read import most_read
 from splitvfl.report.read_words import categories_of
@@ -43,9 +40,7 @@ from splitvfl.report.rows import (
     with_parties,
     written,
 )
-from splitvfl.report.summary import GOAL, RunSummary
-
-__all__ = ["comparison_table", "summary_table", "verdict"]
+from splitvfl.report.summary import RunSummary
 
 # No number may outgrow its column.
 _written = partial(written, sign=" ±", large=".1e")
@@ -61,17 +56,17 @@ _INTERVAL_WIDTH = 10
 _COLUMNS_SHOWN = 8
 
 _LEAK_AUC = (
-    "how well an attack tells positives from negatives, one class from the rest, or large numbers from small ones: "
-    "0.50 is blind, 1.00 reads every label"
+    "how well an attack separates positives from negatives, one class from the rest, or large numbers from small ones: "
+    "0.50 is guessing, 1.00 is every label"
 )
 
 _THREE = {
-    "beyond": "what messages tell beyond the model's prediction: among the canaries, whose labels nobody can predict, "
-    "with a 95 % interval below; or matched",
-    "in all": "leak AUC of messages, the model's predictions and the partner's own features together: the largest of a "
+    "excess": "what messages reveal of a record's own label beyond the model's prediction: the largest AUC among "
+    "canaries, with its joint 95 % CI below",
+    "total": "leak AUC of messages, the model's predictions and the partner's own features together: the largest of a "
     "reader of all, of the features alone, and of every attack",
-    "known": "without messages: the larger of the partner's own columns, given labels of other records, and of their "
-    "first principal component (its AUC is below; of columns of numbers), given none",
+    "baseline": "the partner alone: the larger AUC of its features with labels of other records, and of their first "
+    "principal component (its AUC is below) without any label",
 }
 
 _SUMMARY_LEGEND = {
@@ -84,8 +79,8 @@ _SUMMARY_LEGEND = {
     "the others tie, in the middle",
     "worst": "the larger of the two figures in the first line, over all attacks on messages",
     AUDITOR: "",  # it depends on the labels: :func:`auditor_legend`
-    "err": "measured ½(FPR + FNR) of the auditor's attack, 0.50 is blind; below it, the defense's own bound: that of "
-    "noise on the gradient holds if the defense's model does, for attackers who do not know what the model predicts",
+    "err": "measured ½(FPR + FNR) of the auditor's attack, 0.50 is guessing; below it, the defense's own bound: that "
+    "of noise on the gradient holds if the defense's model does, for attackers who do not know what the model predicts",
     "noise": "noise power over the message's own; p: the power itself, where only that is known",
 }
 
@@ -104,7 +99,7 @@ _FEATURE_LEGEND = {
     "training records; beside it that of answering the column's mean, or the middle of its range",
     "near": "share of entries that are estimated to within .05 of the range, of test records if there are some",
     "scores": "what an attacker has who gets scores from somebody else; activation: who receives the partner's part "
-    "and computes them itself, as the label party does in training, and in predictions who computes the scores",
+    "and computes them itself, as the active party does in training, and in predictions who computes the scores",
     "column": f"those {_COLUMNS_SHOWN} that the best attack reads best, compared with the mean",
 }
 
@@ -113,8 +108,8 @@ _READING_LEGEND = {
     "recover, the mean over columns: in the epoch in which that is most, or over the run",
     "last epoch": "the same in the last epoch alone, which whoever sends gradients can spoil",
     "over the run": "the same of each record's mean estimate over all epochs",
-    "without": "what the label party's own columns tell, without any message",
-    "columns told": "those of whose variance more than half was recovered in any epoch or over the run; column by "
+    "without": "what the active party's own features recover, without any message",
+    "recovered": "those of whose variance more than half was recovered in any epoch or over the run; column by "
     "column, the most that any attack recovers that assumes no more",
     "(end)": "of messages that the finished model makes of the training records again, which are not sent",
     "(eval)": "of records that are evaluated, where no message of training could be judged",
@@ -141,15 +136,12 @@ _COMPARISON_LEGEND = {
 def summary_table(runs: Sequence[RunSummary]) -> RenderableType:
     """Return every run's figures: what leaks through its defense, and what that costs.
 
-    Total, beyond prediction and known without messages come first; of a single run in a sentence, too.
-    Runs are grouped by data set and model. Leak AUCs of 0.9 and more are red, of 0.7 and more yellow, below 0.6 green.
+    Excess, total and baseline come first. Runs are grouped by data set and model.
 
     Args:
         runs: Finished runs.
     """
     parts: list[RenderableType] = list(_sections(runs, compared=False))
-    if len(runs) == 1 and headline(runs[0]):
-        parts = [Text(headline(runs[0]), style="bold"), Text(), *parts]
     of_labels = {} if all(run.seat for run in runs) else _fitting(_SUMMARY_LEGEND, runs)
     legend = of_labels | _reading_legend(runs) | _category_legend(runs) | _feature_legend(runs) | _after_legend(runs)
     return Group(*parts, *_said_once(runs), _legend(legend))
@@ -234,12 +226,12 @@ def _labels(rows: Sequence[DefenseRow], *, compared: bool) -> Iterator[Table]:
     if not any(party.shows_labels for _, party in with_parties(rows)):
         return
     table = _table("What leaks of labels", _WIDE_NAME_WIDTH if compared else _NAME_WIDTH)
-    narrow = _INTERVAL_WIDTH if compared else 6
-    _numbers(table, ("beyond", _INTERVAL_WIDTH), ("in all", narrow), ("known", narrow), ("worst", narrow))
+    narrow = _INTERVAL_WIDTH if compared else 8
+    _numbers(table, ("excess", _INTERVAL_WIDTH), ("total", narrow), ("baseline", narrow), ("worst", narrow))
     if not compared:
         table.add_column("to", overflow="fold", width=_ATTACK_WIDTH)
     for row, party in with_parties(rows):
-        cells = [_beyond_cell(party), _coloured(party.total), _known_cell(party), _coloured(party.worst)]
+        cells = [_beyond_cell(party), _auc(party.total), _known_cell(party), _auc(party.worst)]
         if not compared:
             cells.append(Text(_hyphened(party.worst_attack, _ATTACK_WIDTH)))
         table.add_row(_name(row, party, compared=compared), *cells)
@@ -248,12 +240,10 @@ def _labels(rows: Sequence[DefenseRow], *, compared: bool) -> Iterator[Table]:
 
 def _beyond_cell(party: PartyRow) -> Text:
     if party.silent:
-        return Text("no message", style="green")
-    text = _coloured(party.beyond)
+        return Text("no message")
+    text = _auc(party.beyond)
     if party.interval is not None:
         text.append(f"\n{_written(party.interval[0], 2)}–{_written(party.interval[1], 2)}", style="dim")
-    elif party.matched and party.beyond is not None:
-        text.append("\nmatched", style="dim")
     return text
 
 
@@ -273,7 +263,7 @@ def _leaks(group: RunGroup, rows: Sequence[DefenseRow], *, compared: bool) -> It
         for row, party in with_parties(rows):
             found = [party.attacks.get(attack) for attack in attacks]
             if compared:
-                cells = [_coloured(None if attack is None else attack.worst) for attack in found]
+                cells = [_auc(None if attack is None else attack.worst) for attack in found]
             else:
                 cells = [*map(_leak_cell, found), _error_cell(party)]
             table.add_row(_name(row, party, compared=compared), *cells)
@@ -293,10 +283,10 @@ def _readings(rows: Sequence[DefenseRow]) -> Iterator[Table]:
     found = [(row, party, one) for row, party in with_parties(rows) for one in party.readings]
     if not found:
         return
-    table = _table("What the label party reads of columns", 15)
+    table = _table("Features as the active party recovers them", 15)
     table.add_column("of", overflow="fold", width=12)
     table.add_column("by", overflow="fold", width=10)
-    _numbers(table, ("messages", 8), ("own", 4), ("joint", 5), ("exact", 5), ("columns told", 8))
+    _numbers(table, ("messages", 8), ("own", 4), ("joint", 5), ("exact", 5), ("recovered", 9))
     for row, party, one in found:
         figures = (one.most, one.without_messages, one.joint, one.exact_total)
         shares = (MISSING if share is None else f"{share:.0%}" for share in figures)
@@ -355,9 +345,9 @@ def _compared_readings(rows: Sequence[DefenseRow]) -> Iterator[Table]:
     found = [(row, party, *one) for row, party in with_parties(rows) for one in party.read_shares.items()]
     if not found:
         return
-    table = _table("What the label party reads of columns", _WIDE_NAME_WIDTH)
+    table = _table("Features as the active party recovers them", _WIDE_NAME_WIDTH)
     table.add_column("by", overflow="fold", width=10)
-    _numbers(table, ("messages", 8), ("own", 5), ("joint", 5), ("exact", 5), ("columns told", 8))
+    _numbers(table, ("messages", 8), ("own", 5), ("joint", 5), ("exact", 5), ("recovered", 9))
     for row, party, attack, (*shares, told) in found:
         cells = (*(_plain(share, 2) for share in shares), _plain(told, 1))
         table.add_row(_breakable(row.label_at(party)), Text(attack), *cells)
@@ -448,7 +438,7 @@ def _after(rows: Sequence[DefenseRow]) -> Iterator[Table]:
 
 
 def _after_cell(leak: Estimate | None, raw: Estimate | None) -> Text:
-    text = _coloured(leak)
+    text = _auc(leak)
     if raw != leak:
         text.append(f"\nraw {_written(raw and raw.mean, 2)}", style="dim")
     return text
@@ -461,7 +451,7 @@ def _fitting(legend: dict[str, str], runs: Sequence[RunSummary]) -> dict[str, st
         return legend | {AUDITOR: auditor_legend(runs)}
     shown = legend.keys() - {AUDITOR} if attacks else legend.keys() & _OF_COSTS
     if any(party.label_leak.known is not None for run in runs for party in run.parties.values()):
-        shown |= {"known"}
+        shown |= {"baseline"}
     return {term: text for term, text in legend.items() if term in shown}
 
 
@@ -479,7 +469,7 @@ def _after_legend(runs: Sequence[RunSummary]) -> dict[str, str]:
 
 def _notes(group: RunGroup, rows: Sequence[DefenseRow]) -> Iterator[Text]:
     if not group.judged:
-        yield Text(verdict(group.runs[0]), style="dim")
+        yield Text("No label attack could be judged in these runs.", style="dim")
     for note in [chance_note(group.runs), known_note(group.runs), *unavailable_notes(rows)]:
         if note:
             yield Text(note, style="dim")
@@ -513,7 +503,7 @@ def _two_lines(label: str, party: str = "", *, width: int = _NAME_WIDTH) -> Text
 def _leak_cell(row: AttackRow | None) -> Text:
     if row is None:
         return Text(MISSING)
-    text = Text.assemble(_coloured(row.step), "/", _coloured(row.accumulated))
+    text = Text.assemble(_auc(row.step), "/", _auc(row.accumulated))
     text.append(f"\n{_written(row.quantile_95, 2)} ({row.undefined})", style="dim")
     if row.turned:
         text.append(f"\n{_written(row.raw_step, 2)}/{_written(row.raw_accumulated, 2)}", style="dim")
@@ -540,8 +530,8 @@ def _plain(value: Estimate | None, digits: int) -> Text:
     return Text(_written(value, digits))
 
 
-def _coloured(value: Estimate | None) -> Text:
-    return Text(_written(value, 2), style=leak_style(value, GOAL))
+def _auc(value: Estimate | None) -> Text:
+    return Text(_written(value, 2))
 
 
 def _legend(meanings: Mapping[str, str]) -> Table:

@@ -90,7 +90,7 @@ def test_its_excess_is_the_run_s_and_the_verdict_follows_from_it(runs: Path) -> 
     assert twin.canaries == twin.parties["lab"].worst_canaries is not None
     assert all(found.twin and found.count == 220 for found in twin.parties["lab"].canaries.values())
     assert set(twin.parties["lab"].canaries) == {"auditor-linear", "auditor-likelihood", "auditor-ratio", "norm"}
-    assert "the test figure is that of a model without canaries" in label_notes([twin])[0]
+    assert "the test figure is of the model without canaries" in label_notes([twin])[0]
     assert alone.parties["lab"].excess is None
     assert twin.test_metric == alone.test_metric
 

@@ -111,8 +111,8 @@ def test_where_messages_are_too_small_to_be_judged_the_finished_model_and_evalua
     assert kept.planned_steps is None
     assert f"ridge {never}" in seat_verdict(kept)
     alone = replace(kept, parties={"lab": replace(found, readings=[evaluated])})
-    assert seat_lines(alone)[0].startswith("Columns of lab: of records that were evaluated ridge reads")
-    assert "From what you sent of records that were evaluated whoever knows" in seat_verdict(alone)
+    assert seat_lines(alone)[0].startswith("Features of lab: of records that were evaluated ridge recovers")
+    assert "From what you sent of records that were evaluated, ridge recovers" in seat_verdict(alone)
     assert main(["report", str(tmp_path / "lab")]) == 0
     assert "of records that were evaluated" in (tmp_path / "lab" / "report.html").read_text()
 
@@ -129,7 +129,7 @@ def test_of_a_model_that_stands_still_twelve_records_of_what_is_read_at_once_are
 def test_a_party_that_looks_at_nothing_says_that_nothing_is_known(tmp_path: Path) -> None:
     found = both(written(tmp_path, text=FILE + "audit: false\n", epochs=1), tmp_path)
     assert found.parties["lab"].readings == []
-    assert seat_verdict(found) == "What your columns leak is not known."
+    assert seat_verdict(found) == "What your features leak is not known."
     assert read_summary(tmp_path / "lab").seat == "lab"
 
 

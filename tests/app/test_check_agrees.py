@@ -271,8 +271,8 @@ def test_a_party_whose_partner_is_another_is_told_before_it_connects(runs: Path,
     ("who", "words", "then"),
     [
         ("train", "checked for train --resume", "--resume"),
-        ("bank", "party goes on with it", "--as bank"),
-        ("telecom", "party goes on with it", "--as telecom"),
+        ("bank", "party resumes it", "--as bank"),
+        ("telecom", "party resumes it", "--as telecom"),
     ],
 )
 def test_a_finished_run_is_no_mistake(

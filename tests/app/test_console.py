@@ -35,8 +35,8 @@ def test_what_matters_comes_first() -> None:
         "loss 123.456",
         "test 0.761",
         "leak 0.97 (gradient-classifier)",
-        "beyond 0.55",
-        "own 0.77",
-        "in all 0.91",
+        "excess 0.55",
+        "baseline 0.77",
+        "total 0.91",
     ]
     assert figures(Status(1, 2, 3, 4, float("nan"), float("nan"), (float("nan"), ""))) == []

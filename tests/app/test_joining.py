@@ -24,7 +24,7 @@ from splitvfl.exchange.evaluation import EvaluatedOutputs
 from splitvfl.leakage.own_model import own_model
 from splitvfl.learning.losses import SquaredError
 from splitvfl.learning.tasks import Regression
-from splitvfl.report.brief import joining_sentence
+from splitvfl.report.comparison import joining_sentence
 from splitvfl.report.summary import OwnModelResult, RunSummary, read_summary
 from splitvfl.run import checkpoint
 from splitvfl.run.saving_trainer import SavingTrainer

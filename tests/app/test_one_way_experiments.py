@@ -15,7 +15,7 @@ from splitvfl.config.sections import ExperimentConfig, config_to_yaml, parse_con
 from splitvfl.errors import ConfigError
 from splitvfl.learning.tasks import Binary
 from splitvfl.models import MLP, PCA
-from splitvfl.report.findings import verdict
+from splitvfl.report.findings import facts
 from tests.builders import party_data
 
 TEXT = """\
@@ -118,13 +118,13 @@ def test_a_section_survives_being_written_down() -> None:
 def test_a_run_says_that_nothing_was_sent_and_goes_on_with_more_epochs(tmp_path: Path) -> None:
     config = config_of("one-way", "attacks: [norm]\n")
     first = run_experiment(config, tmp_path / "run")
-    said = verdict(first)
-    assert said.startswith("Nothing that depends on labels was sent to a partner in training")
-    assert "From what lab sent once, before training, the label party reads" in said, "nobody has to list a reader"
+    assert first.verdict["lab"].labels.state == "no-label-dependent-message"
+    said = " ".join(facts(first))
+    assert "From what lab sent once, before training, ridge recovers" in said, "nobody has to list a reader"
     (reading,) = first.parties["lab"].readings
     assert (reading.attack, reading.sent_once) == ("ridge", True)
     unwatched = run_experiment(config_of("one-way", "audit: false\nattacks: [norm]\n"), tmp_path / "unwatched")
-    assert verdict(unwatched).endswith("what the activations tell of a partner's columns was not measured.")
+    assert unwatched.verdict["lab"].features.state == "not-measured"
     longer = config.model_copy(update={"train": config.train.model_copy(update={"epochs": 3})})
     resumed = run_experiment(longer, tmp_path / "run", resume=True)
     whole = run_experiment(longer, tmp_path / "whole")

@@ -137,7 +137,7 @@ def test_figures_are_the_forecasts_of_the_same_half(run: Finished) -> None:
 def test_terminal_and_page_say_what_the_partner_can_read(run: Finished) -> None:
     said = " ".join(run.said.split())
     best = min(read_summary(run.folder / "lab").parties["lab"].features, key=lambda leak: (leak.part, leak.mse))
-    assert f"Columns of lab: {best.attack} estimates them from scores alone" in said
+    assert f"Features of lab: {best.attack} estimates them from scores alone" in said
     assert f"mean squared error of {best.mse:.3g}; guessing their means has {best.blind_mse:.3g}" in said
     views = ", ".join(f"chebyshev-centre ({sees})" for sees in ("scores", "activation"))
     assert f"{views} could not be run at lab: the equations leave 19 dimensions free" in said

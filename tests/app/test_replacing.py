@@ -153,7 +153,7 @@ def test_a_run_that_was_killed_in_its_first_epoch_leaves_the_earlier_one_to_the_
     assert unfinished_runs([Path("runs")]) == [run]
     told, config = list[str](), load_config("credit.yaml", [f"data.path={trained / 'all.csv'}"])
     assert check_experiment(config, run, tell=told.append) == []
-    assert any("brings the earlier run back, and goes on with it with --resume" in line for line in told)
+    assert any("brings the earlier run back, and resumes it with --resume" in line for line in told)
     assert "nothing is left to train" in told[-1]
     assert content(run) == held
 
@@ -373,5 +373,5 @@ def test_a_party_that_was_stopped_before_it_agreed_says_how_to_start_anew(
     assert "--overwrite; state in" in said
     assert content(run) == before
     assert main(command) == 130
-    assert "go on with: splitvfl party" in (said := " ".join(capsys.readouterr().err.split()))
+    assert "resume with: splitvfl party" in (said := " ".join(capsys.readouterr().err.split()))
     assert "--overwrite" not in said

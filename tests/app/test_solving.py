@@ -24,10 +24,7 @@ from splitvfl.hooks import Defense
 from splitvfl.learning.optimizers import sgd
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy import Solvable, laplace_label_success
-from splitvfl.report.brief import two_lines
-from splitvfl.report.findings import verdict
 from splitvfl.report.report import write_report
-from splitvfl.report.rows import group_runs
 from splitvfl.report.summary import read_summary
 from splitvfl.report.verdict import Verdict
 from splitvfl.run.training import Status
@@ -179,14 +176,13 @@ def test_columns_that_repeat_others_give_no_equations(tmp_path: Path) -> None:
     assert not [one for one in found if one.computation == "batch equations" and one.batch_size == 8]
 
 
-def test_the_first_line_of_an_unmeasured_run_says_what_is_solvable(tmp_path: Path) -> None:
+def test_the_verdict_of_an_unmeasured_run_says_what_is_solvable(tmp_path: Path) -> None:
     config = parse_config(TEXT, source="solving.yaml", overrides=["attacks=[]", "audit=false"])
     summary = run_experiment(config, tmp_path / "run")
-    (group,) = group_runs([summary])
-    first = two_lines(group)[0]
-    assert "can solve for 440 of 440 labels" in first
-    assert first.endswith("goal missed.")
-    assert "lab can solve for 440 of 440 labels" in verdict(summary)
+    found = summary.verdict["lab"].labels
+    assert found is not None
+    assert (found.state, found.row) == ("above-goal", "solvable")
+    assert "lab solves every label" in found.reason
 
 
 def test_a_leak_check_stops_before_anything_is_written(

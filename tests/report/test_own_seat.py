@@ -9,7 +9,7 @@ from pathlib import Path
 
 from splitvfl.leakage.column_figures import ColumnReading, ColumnShare, OwnShares
 from splitvfl.leakage.features import ColumnLeak, FeatureLeak
-from splitvfl.report.brief import compared_brief
+from splitvfl.report.comparison import comparison
 from splitvfl.report.findings import columns_read
 from splitvfl.report.most_read import most_read
 from splitvfl.report.own_seat import _reading, seat_lines, seat_verdict
@@ -31,7 +31,7 @@ def leak(*errors: float) -> FeatureLeak:
 
 def test_a_column_that_is_told_is_named_where_the_mean_of_all_looks_harmless() -> None:
     told = _reading(leak(0.01, 0.5))
-    assert told.endswith("taken together, but rcc2 learns more than half of the variance of 'c0'.")
+    assert told.endswith("taken together, but rcc2 recovers more than half of the variance of 'c0'.")
     assert _reading(leak(0.06, 0.5)).endswith("better than their means do.")
 
 
@@ -43,19 +43,21 @@ def test_what_training_tells_is_said_of_the_attack_that_reads_most() -> None:
     own = run(parties={"lab": PartyResult({}, readings=[weak, strong])}, seat="lab")
     first, *others = seat_lines(own)
     assert first == (
-        "Columns of lab: in training nearest reads 65% of their variance, more than half of 2 of 2, most of age (70%)."
+        "Features of lab: in training nearest recovers 65% of their variance, more than half of 2 of 2, most of age "
+        "(70%)."
     )
     assert len(others) == 1  # nothing of predictions, at which nobody looked
-    assert "by the nearest attack" in seat_verdict(own)
+    assert "nearest recovers 65%" in seat_verdict(own)
     assert "is not known" not in seat_verdict(own)
     knowing = replace(strong, attack="inversion", share=0.9, knows_model=True, standing_still=True)
     both = run(parties={"lab": PartyResult({}, readings=[weak, strong, knowing])}, seat="lab")
-    assert [line.split(" reads")[0] for line in seat_lines(both)[:2]] == [
-        "Columns of lab: in training nearest",
-        "Columns of lab: with the finished model inversion, which knows the model,",
+    assert [line.split(" recovers")[0] for line in seat_lines(both)[:2]] == [
+        "Features of lab: in training nearest",
+        "Features of lab: with the finished model inversion, which knows the model,",
     ]
     said = seat_verdict(both)
-    assert "From what you send with the finished model whoever knows your half of the model and the columns of" in said
+    assert "From what you send with the finished model, inversion recovers 90%" in said
+    assert "It knows your model part and the features of 5%" in said
     assert "is not known" in seat_verdict(run(parties={"lab": PartyResult({})}, seat="lab"))
 
 
@@ -78,24 +80,23 @@ SPOILED = ColumnReading(
 
 def test_what_was_read_before_the_last_epoch_counts_by_column_and_in_all() -> None:
     own = run(parties={"lab": PartyResult({}, readings=[SPOILED])}, seat="lab")
-    fell = "In the last epoch it read 1% only: training, penalties or the gradients that a partner sends can bring"
+    fell = "In the last epoch it recovers 1% only: training, penalties or the gradients that a partner sends can bring"
     assert seat_lines(own)[0].startswith(
-        "Columns of lab: in epoch 5 ridge reads 42% of their variance, more than half of 2 of 3, most of income (60%). "
-        + fell
+        "Features of lab: in epoch 5 ridge recovers 42% of their variance, more than half of 2 of 3, most of income "
+        f"(60%). {fell}"
     )
     for said in (seat_verdict(own), *columns_read(own)):
-        assert " sent in epoch 5 " in said
-        assert "reads 42% of the variance of" in said
-        assert "by the ridge attack" in said
+        assert " sent in epoch 5" in said
+        assert "ridge recovers 42% of the variance of" in said
         assert "more than half of 2 of them, most of income (60%)" in said
         assert fell in said
     over = replace(SPOILED, share=0.3, accumulated=0.5)
     (said,) = columns_read(run(parties={"lab": PartyResult({}, readings=[over])}))
-    assert "From what lab sent over the run the label party reads 50%" in said
+    assert "From what lab sent over the run, ridge recovers 50%" in said
     assert "In the last epoch" not in said, "more than half of the most"
     older = replace(over, worst=None, worst_epoch=None, columns=[ColumnShare("age", 0.6, 0.5)])
     (said,) = columns_read(run(parties={"lab": PartyResult({}, readings=[replace(older, accumulated=None)])}))
-    assert "sent in the last epoch the label party reads 30%" in said
+    assert "sent in the last epoch, ridge recovers 30%" in said
     assert "more than half of 1 of them, most of age (60%)" in said
 
 
@@ -121,7 +122,7 @@ def test_tables_comparisons_and_the_page_say_the_most_beside_the_last_epoch(tmp_
     assert re.search(r"lab\s+income\s+60%\s+20%", printed(summary_table([found])))
     both = [found, replace(found, seed=1)]
     assert re.search(r"ridge\s+0\.42\S* ?\S*\s+–\s+–\s+–\s+2", printed(comparison_table(both)))
-    assert "ridge reads 0.42" in printed(compared_brief(both))
+    assert "ridge recovers 0.42" in printed(comparison(both))
     text = text_of(page_of(tmp_path, found))
     assert "by ridge, which knew 5% of the records: 42%" in text
     assert "income 60% 0% 60% 20%" in text, "at most, last epoch, worst, over the run"
@@ -154,8 +155,8 @@ def test_own_columns_both_together_and_whole_records_are_said_everywhere(tmp_pat
     found = run(parties={"lab": PartyResult({}, readings=[reading])})
     assert re.search(r"lab\s+ridge\s+42%\s+30%\s+42%\s+20%\s+2 of 3", printed(summary_table([found])))
     (said,) = columns_read(found)
-    assert "(its own columns alone 30%, all together 42%)" in said
-    assert "recovered of 20% of the records (numbers within 0.1 standard deviations)" in said
+    assert "(its own features alone 30%, all together 42%)" in said
+    assert "recovered for 20% of the records (numbers within 0.1 standard deviations)" in said
     text = text_of(page_of(tmp_path, found))
     assert "from messages and the label party's own columns together 42%" in text
     assert "10% from messages, 15% from the label party's own columns, 20% from all together" in text

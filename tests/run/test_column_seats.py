@@ -139,7 +139,7 @@ def test_a_label_party_that_spoils_the_model_at_the_end_does_not_take_back_what_
     assert found.columns[0].most > 0.5 > 10 * found.columns[0].share
     assert found.most > 0.75 * reading(honest).most, "of which it saw one epoch less"
     (said,) = columns_read(evil_summary(found))
-    assert f"From what telecom sent in epoch 3 the label party reads {found.worst:.0%} of the variance" in said
+    assert f"From what telecom sent in epoch 3, ridge recovers {found.worst:.0%} of the variance" in said
     assert f"In the last epoch it read {found.share:.0%} only" in said
 
 
@@ -561,7 +561,7 @@ def test_a_run_says_what_the_label_party_reads(
     Path("run.yaml").write_text(TEXT)
     assert main(["train", "run.yaml", "--out", "run"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "From what lab sent in the last epoch the label party reads" in said or "lab sent over the run" in said
+    assert "From what lab sent in the last epoch, " in said or "lab sent over the run" in said
     assert "if it knows the columns of 30% of the records" in said
     summary = read_summary(Path("run"))
     (found,) = summary.parties["lab"].readings

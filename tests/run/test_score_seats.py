@@ -167,7 +167,7 @@ def test_a_run_says_what_scores_tell_and_so_do_summary_and_report(
     assert main(["train", "run.yaml", "--out", "run", "--explain"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     (found,) = read_summary(Path("run")).parties["lab"].readings
-    assert f"From scores and its own columns the label party reads {found.share:.0%} of the variance" in said
+    assert f"From scores and its own features, {found.attack} recovers {found.share:.0%} of the variance" in said
     assert "if it knows the whole model and the columns of 10% of the records" in said
     assert "(scores) from scores of predictions in place of messages" in said
     page = write_report([Path("run")], Path("page.html"), title="scores").read_text()
