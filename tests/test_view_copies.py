@@ -19,6 +19,7 @@ from splitvfl.leakage.judging import Leak
 from splitvfl.run.trainer import Trainer
 from tests.builders import same, small_trainer, weights
 from tests.exchange.logistic import trainer_of, weights_of
+from tests.rows import every
 
 # What own columns predict is never asked here, only whether it was judged.
 pytestmark = pytest.mark.usefixtures("quick_own_models")
@@ -112,7 +113,7 @@ def field_values(table: Tensor) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("scribble", SCRIBBLES, ids=lambda scribble: scribble.__name__)
-@pytest.mark.parametrize("field", FIELDS)
+@every(field=FIELDS)
 def test_no_field_leads_to_the_memory_that_it_was_made_from(field: str, scribble: Callable[[Tensor], None]) -> None:
     table, ids = party_table(), torch.arange(100, 100 + 3 * ROWS)
     value = field_values(table)[field]
