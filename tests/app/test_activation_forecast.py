@@ -120,7 +120,7 @@ def test_it_is_the_same_each_time_and_other_weights_tell_otherwise(tmp_path: Pat
     assert len({one.share for one in first.readings}) == DRAWS * len(READERS)
     told: list[str] = []
     trained = forecast_activations(config, "lab", model=tmp_path / "run", notify=told.append)
-    assert [line.partition(":")[0] for line in told] == ["the trained half"]  # it may take a while
+    assert [line.partition(":")[0] for line in told] == ["the trained model part"]  # it may take a while
     assert "white-box-inversion" in told[0]
     assert trained.trained
     assert [one.attack for one in trained.readings] == list(READERS)

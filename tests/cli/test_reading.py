@@ -17,16 +17,16 @@ def plain(shown: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", shown)
 
 
-@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize(("columns", "terminal"), [(80, True), (200, False)])
 @pytest.mark.parametrize("kind", [*get_args(PluginKind), "data"])
-def test_lists_keep_to_80_columns_and_leave_nothing_out(
-    kind: str, terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_lists_keep_to_the_terminals_width_up_to_110_columns_and_leave_nothing_out(
+    kind: str, columns: int, terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TTY_COMPATIBLE", "1" if terminal else "0")
     assert main(["list", kind]) == 0
     shown = plain(capsys.readouterr().out)
-    assert max(map(len, shown.splitlines())) <= 80
+    assert max(map(len, shown.splitlines())) <= min(columns, 110)
     words = " ".join(shown.split())
     for name, summary in describe(kind):
         assert re.search(rf"^ *{name}  ", shown, re.MULTILINE)
@@ -36,7 +36,7 @@ def test_lists_keep_to_80_columns_and_leave_nothing_out(
 def test_all_about_a_name_keeps_to_80_columns_and_its_example_is_yaml(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "80")
     for kind, name in [
         ("defenses", "multiplicative-laplace-residue"),
         ("penalties", "mutual-information-bottleneck"),
