@@ -252,7 +252,7 @@ def check_options(factory: type[Any], options: Mapping[str, Any]) -> tuple[dict[
         The options as the constructor wants them (a tuple where it asks for one), and for each wrong or missing value
         where it is, an option's name first, and what is wrong.
     """
-    parameters = _parameters(factory)
+    parameters = _parameters(factory)  # type: ignore[arg-type]  # classes are hashable
     if parameters is None:
         return dict(options), []
     open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
@@ -481,6 +481,7 @@ def _check_exchange(found: type[Any], name: str) -> None:
         raise ConfigError(f"{name}: parties compare the names of exchanges; give this class a name of its own")
 
 
+@cache
 def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
     try:
         return inspect.signature(factory).parameters

@@ -48,20 +48,18 @@ class _Look(NamedTuple):
     rows: Sequence[_Row]
     cells: int
 
-    def rank(self, names: int | None) -> tuple[bool, bool, float, int, float]:
+    def rank(self, names: int | None) -> tuple[bool, bool, float, int]:
         """Return how well the delimiter fits: the larger, the better."""
         counts = [len(row.cells) for row in self.rows]
         share = counts.count(self.cells) / max(len(counts), 1)
         first = names if names is not None else counts[0] if counts else 0
-        numbers = [bool(_NUMBER.fullmatch(cell)) for row in self.rows for cell in row.cells]
         # One ragged line must not decide, hence one digit.
-        return (
-            self.cells > 1,
-            first == self.cells,
-            round(share, 1),
-            self.cells,
-            sum(numbers) / max(len(numbers), 1),
-        )
+        return self.cells > 1, first == self.cells, round(share, 1), self.cells
+
+    def numbers(self) -> float:
+        """Return the share of cells that are numbers: it decides between delimiters of one rank."""
+        numbers = [bool(_NUMBER.fullmatch(cell)) for row in self.rows for cell in row.cells]
+        return sum(numbers) / max(len(numbers), 1)
 
 
 def layout_of(text: str, *, name: str, header: Sequence[str] | None = None) -> Layout:
@@ -86,13 +84,23 @@ def layout_of(text: str, *, name: str, header: Sequence[str] | None = None) -> L
     said = _EXCEL_LINE.match(text)
     skipped = 0 if said is None else 1
     sample = _whole_lines(text[0 if said is None else said.end() :])
-    looks = [_look(sample, delimiter) for delimiter in (DELIMITERS if said is None else said["delimiter"])]
-    best = max(looks, key=lambda look: look.rank(None if header is None else len(header)))
+    best = _best(sample, DELIMITERS if said is None else said["delimiter"], None if header is None else len(header))
     if not best.rows:
         return Layout(best.delimiter, skipped, 0)
     if header is None:
         _check_header(best, skipped, name)
     return Layout(best.delimiter, skipped + best.rows[0].before, _trailing(best) if header is None else 0)
+
+
+def _best(sample: str, delimiters: str, names: int | None) -> _Look:
+    """Return how a sample looks with the delimiter that fits best, the first of those that fit alike."""
+    # One that is nowhere in it makes one cell of a row: it is looked at where no other makes more of most rows.
+    there = [_look(sample, delimiter) for delimiter in delimiters if delimiter in sample]
+    if not any(look.cells > 1 for look in there):
+        there = [_look(sample, delimiter) for delimiter in delimiters]
+    ranks = [look.rank(names) for look in there]
+    alike = [look for look, rank in zip(there, ranks, strict=True) if rank == max(ranks)]
+    return alike[0] if len(alike) == 1 else max(alike, key=_Look.numbers)
 
 
 def _trailing(look: _Look) -> int:

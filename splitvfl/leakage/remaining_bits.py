@@ -28,7 +28,9 @@ def bits_of(values: Tensor) -> float:
     >>> round(bits_of(torch.tensor([0.0, 1.0]).repeat(5000)), 3)
     1.0
     """
-    return bits_left(values, torch.zeros_like(values))
+    _check(values, values)
+    counts = _counts(_cells(values))
+    return _kept(_entropy(counts), counts)
 
 
 def bits_left(values: Tensor, estimate: Tensor) -> float:
@@ -54,13 +56,8 @@ def bits_left(values: Tensor, estimate: Tensor) -> float:
     Raises:
         ArgumentError: If shapes differ, there is no record, or an entry is not finite.
     """
-    if values.dim() != 1 or values.shape != estimate.shape or not len(values):
-        raise ArgumentError(
-            f"expected values and estimates (n,), n of at least 1, got {tuple(values.shape)}, {tuple(estimate.shape)}"
-        )
-    if not bool(torch.isfinite(values).all() and torch.isfinite(estimate).all()):
-        raise ArgumentError("values or estimates are NaN or infinite")
-    return category_bits_left(_cells(values), _cells(estimate))
+    _check(values, estimate)
+    return _left(_cells(values), _cells(estimate))
 
 
 def category_bits_left(categories: Tensor, guesses: Tensor) -> float:
@@ -83,10 +80,28 @@ def category_bits_left(categories: Tensor, guesses: Tensor) -> float:
         )
     if any(one.is_floating_point() or bool((one < 0).any()) for one in (categories, guesses)):
         raise ArgumentError("expected whole numbers of at least 0 for categories and guesses")
-    left = _entropy(categories * (int(guesses.max()) + 1) + guesses) - _entropy(guesses)
+    return _left(categories, guesses)
+
+
+def _check(values: Tensor, estimate: Tensor) -> None:
+    if values.dim() != 1 or values.shape != estimate.shape or not len(values):
+        raise ArgumentError(
+            f"expected values and estimates (n,), n of at least 1, got {tuple(values.shape)}, {tuple(estimate.shape)}"
+        )
+    if not bool(torch.isfinite(values).all() and torch.isfinite(estimate).all()):
+        raise ArgumentError("values or estimates are NaN or infinite")
+
+
+def _left(cells: Tensor, guesses: Tensor) -> float:
+    """Return :func:`category_bits_left` of whole numbers of at least 0."""
+    pairs = _entropy(_counts(cells * (int(guesses.max()) + 1) + guesses))
+    return _kept(pairs - _entropy(_counts(guesses)), _counts(cells))
+
+
+def _kept(bits: float, counts: Tensor) -> float:
+    """Return bits of a column kept between 0 and what it has at most, by how often each of its cells occurs."""
     # The correction is for what is rare; so many categories have no more than this.
-    most = math.log2(len(torch.unique(categories)))
-    return min(max(left, 0.0), _entropy(categories), most)
+    return min(max(bits, 0.0), _entropy(counts), math.log2(len(counts)))
 
 
 def _cells(values: Tensor) -> Tensor:
@@ -98,9 +113,15 @@ def _cells(values: Tensor) -> Tensor:
     return found
 
 
-def _entropy(cells: Tensor) -> float:
-    """Return the entropy of cells in bits, corrected for the number of records."""
-    counts = torch.unique(cells, return_counts=True)[1].double()
-    shares = counts / counts.sum()
-    nats: float = -(shares * shares.log()).sum().item() + (len(counts) - 1) / (2 * len(cells))
+def _counts(cells: Tensor) -> Tensor:
+    """Return how often each cell occurs, of those that do."""
+    counts: Tensor = torch.unique(cells, return_counts=True)[1].double()
+    return counts
+
+
+def _entropy(counts: Tensor) -> float:
+    """Return the entropy in bits of cells that occur so often, corrected for the number of records."""
+    records = counts.sum()
+    shares = counts / records
+    nats: float = -(shares * shares.log()).sum().item() + (len(counts) - 1) / (2 * int(records))
     return nats / math.log(2)

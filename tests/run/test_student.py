@@ -5,16 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 
-import numpy as np
 import pytest
 import torch
-from scipy import stats
 from torch import Tensor
 
 from splitvfl.config.sections import MODEL
 from splitvfl.data.columns import PartyData
 from splitvfl.errors import DataError
-from splitvfl.learning.bootstrap import interval, paired_bootstrap
 from splitvfl.learning.tasks import Task, task_for
 from splitvfl.run import student
 from splitvfl.run.student import Lesson, Option, outputs_alone
@@ -122,44 +119,3 @@ def test_what_cannot_be_learned_is_said() -> None:
     data = records()
     with pytest.raises(DataError, match="is NaN or infinite, whatever is chosen"):
         Lesson(data, task, torch.full((data.train.count,), torch.nan), seed=0).choose([option()])
-
-
-# --- intervals
-
-
-def test_the_interval_of_a_mean_is_that_of_the_normal_law() -> None:
-    values = torch.randn(400, generator=generator("values"), dtype=torch.float64)
-
-    found = paired_bootstrap({"mean": lambda rows: values[rows].mean().item()}, 400)
-
-    figure, draws = found["mean"]
-    half = 1.96 * values.std().item() / 20
-    assert figure.value == pytest.approx(values.mean().item())
-    # A quantile of 1000 draws has a standard error of about a twentieth of the interval's half.
-    assert (figure.low, figure.high) == pytest.approx((figure.value - half, figure.value + half), abs=0.2 * half)
-    assert len(draws) == 1000
-
-
-def test_figures_share_their_draws_and_draws_without_a_value_do_not_count() -> None:
-    values = torch.randn(50, generator=generator("values"))
-
-    found = paired_bootstrap(
-        {"one": lambda rows: values[rows].mean().item(), "two": lambda rows: values[rows].mean().item() + 1}, 50
-    )
-
-    differences = [after - before for before, after in zip(found["one"][1], found["two"][1], strict=True)]
-    assert differences == pytest.approx([1.0] * 1000)
-    assert math.isnan(interval(1.0, [math.nan], units=9).low)
-    assert interval(1.0, [math.nan, 2.0, 2.0], units=9).high == 2.0
-
-
-@pytest.mark.parametrize("count", [5, 15, 200])
-def test_of_few_records_the_ends_are_those_of_the_t_interval(count: int) -> None:
-    """Draws of a mean have the standard deviation s·√((n − 1) / n) / √n; Student's interval is t·s/√n wide."""
-    spread = math.sqrt((count - 1) / count) / math.sqrt(count)
-    draws = stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000, loc=3.0, scale=spread).tolist()
-    half = stats.t.ppf(0.975, count - 1) / math.sqrt(count)
-    found = interval(3.0, draws, units=count)
-    assert (found.low, found.high) == pytest.approx((3.0 - half, 3.0 + half), abs=0.02 * half)
-    nobody = interval(3.0, draws, units=1)
-    assert (nobody.low, nobody.high) == pytest.approx((draws[0], draws[-1]))
