@@ -104,8 +104,8 @@ class _Shown(NamedTuple):
         return cls(
             run.label.partition("(")[0],
             shown(run.test_metric, 3),
-            shown(excess and excess.value),
-            shown(bound and bound.auc),
-            shown(baseline and baseline.without_labels),
-            shown(baseline and baseline.with_labels),
+            shown(None if excess is None else excess.value),
+            shown(None if bound is None else bound.auc),
+            shown(None if baseline is None else baseline.without_labels),
+            shown(None if baseline is None else baseline.with_labels),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import NormalDist
 from typing import Final
 
@@ -52,7 +52,7 @@ def _heading(who: str, whose: str, what: str) -> Text:
     return Text(f"{who or 'label owner'} → {f'{whose}’s ' if whose else ''}{what}", style="bold")
 
 
-def _rows(lines: Sequence[Line]) -> Iterator[Table]:
+def _rows(lines: Iterable[Line]) -> Iterator[Table]:
     for name, value, text in lines:
         table = Table.grid(padding=(0, 1))
         table.add_column(width=_NAME, no_wrap=True)
