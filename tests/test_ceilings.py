@@ -16,10 +16,10 @@ from tests.test_imports import FILES
 # few more: an attack, a defense, a model, a penalty or an exchange takes three edits, and none of them is here.
 FOLDERS = {
     "__main__": (10, 1),
-    "app": (12_210, 78),
+    "app": (12_540, 80),
     "attacks": (6_500, 75),
     "audit": (1_200, 10),
-    "claims": (600, 6),
+    "claims": (600, 7),
     "cli": (2_400, 17),
     "config": (2_740, 13),
     "crypto": (1_840, 25),
@@ -30,17 +30,17 @@ FOLDERS = {
     "exchange": (4_640, 34),
     "hooks": (810, 1),
     "lazy_names": (30, 1),
-    "leakage": (5_910, 53),
+    "leakage": (6_320, 57),
     "learning": (2_640, 28),
     "messaging": (400, 5),
     "metrics": (250, 1),
     "models": (900, 10),
     "net": (1_800, 10),
-    "party": (1_720, 14),
+    "party": (1_740, 14),
     "penalties": (500, 6),
     "privacy": (2_400, 18),
-    "report": (3_900, 23),
-    "run": (6_100, 44),
+    "report": (4_140, 28),
+    "run": (6_110, 44),
     "sklearn": (10, 1),
     "splitvfl": (120, 1),
     "system": (700, 11),
@@ -49,11 +49,11 @@ FOLDERS = {
 
 # Code lines of all modules that one imports, directly or not. Imports inside functions count.
 REACH = {
-    "cut.split_model": 7_410,  # SplitModel
-    "run.trainer": 18_000,  # Trainer
-    "cli.training": 38_500,
-    "cli.prediction": 29_200,
-    "cli.serving": 29_900,
+    "cut.split_model": 7_700,  # SplitModel
+    "run.trainer": 18_600,  # Trainer
+    "cli.training": 39_500,
+    "cli.prediction": 29_600,
+    "cli.serving": 30_200,
 }
 
 # Arguments of public functions, methods and constructors outside the command line.
