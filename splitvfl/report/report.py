@@ -29,7 +29,7 @@ from splitvfl.report.column_leaks import (
     plotted_views,
     view_notes,
 )
-from splitvfl.report.comparison import bound, conclusion, ranked, to_do
+from splitvfl.report.comparison import bound, chosen, conclusion, ranked, to_do
 from splitvfl.report.findings import (
     chance_note,
     facts,
@@ -41,7 +41,7 @@ from splitvfl.report.findings import (
     total_notes,
     unavailable_notes,
 )
-from splitvfl.report.first_screen import STATES
+from splitvfl.report.first_screen import STATES, state_words, verdict_boxes, what_to_do
 from splitvfl.report.own_seat import seat_lines
 from splitvfl.report.pages import link_from, page_template, write_page
 from splitvfl.report.promises import promise
@@ -52,6 +52,7 @@ from splitvfl.report.rows import (
     MISSING,
     DefenseRow,
     Estimate,
+    PartyRow,
     RunGroup,
     attack_names,
     counted,
@@ -68,6 +69,9 @@ from splitvfl.system.untrusted_files import UntrustedFile
 if TYPE_CHECKING:
     from jinja2 import Template
 
+    from splitvfl.claims import Guarantee
+    from splitvfl.leakage.in_general import KnowledgeGain
+
 _TEMPLATE = "report.html.j2"
 # Columns of which a page shows what was read; of the others it says how many there are.
 _COLUMNS_SHOWN = 40
@@ -75,6 +79,7 @@ _SETTINGS = "experiment.yaml"
 # What comes to light where an audit is put into words: it is read as it stands, and what is missing or of another kind
 # shows there.
 _OF_ANOTHER_SHAPE = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
+_STATE_NAMED = {words: state for state, (words, _) in STATES.items()}
 _MOST_SETTINGS = 1 << 24  # bytes
 
 
@@ -183,8 +188,9 @@ def _template() -> Template:
             "counted": counted,
             "stopping": stopping_note,
             "sending": sending_note,
-            "facts": facts,
-            "state": lambda one: STATES[one.state][0].lower(),
+            "state": state_words,
+            "general": _in_general,
+            "state_named": lambda words: _STATE_NAMED.get(str(words), ""),
             "bound": bound,
             "moment": _moment,
             "thousands": lambda number: f"{number:,}",
@@ -202,11 +208,8 @@ def _render(
     late = (name for run in summaries for party in run.parties.values() for name in party.after_training)
     return _template().render(
         title=printable(title),
-        goals=sorted({run.goal for run in summaries}),
         parties=_parties(summaries),
         noted=list(_noted(summaries)),
-        seeds=sorted({row.runs for group in group_runs(summaries) for row in rows_by_defense(group)}),
-        by_canaries=any(run.canaries is not None for run in summaries),
         missing=MISSING,
         shown_columns=_COLUMNS_SHOWN,
         most_categories=MOST_CATEGORIES,
@@ -228,19 +231,22 @@ def _sections(
     from markupsafe import Markup
 
     from splitvfl.report.estimate_plots import plots_of_shown
-    from splitvfl.report.figures import cost_and_leak, label_leaks, leak_curves, leak_map
+    from splitvfl.report.figures import cost_and_leak, leak_curves, leak_map
 
     # By identity: the same run given twice is equal to itself.
     folder_of = {id(run): folder for run, folder in zip(summaries, folders, strict=True)}
     for number, group in enumerate(group_runs(summaries), start=1):
         metrics = [read_metrics(folder_of[id(run)]) for run in group.runs]
         rows = rows_by_defense(group)
+        alone = len(group.runs) == 1 and not group.seat
         yield {
             "group": group,
-            "lines": seat_lines(group.runs[0]) if group.seat else conclusion(group),
-            "promises": [(row, promise(row.results[0])) for row in rows],
-            "advice": to_do(group),
-            "verdicts": ranked(group),
+            "lines": seat_lines(group.runs[0]) if group.seat else [] if alone else conclusion(group),
+            "boxes": list(verdict_boxes(group.runs[0])) if alone else [],
+            "guarantees": list(_guarantees(rows)),
+            "advice": "" if group.seat else what_to_do(group.runs[0]) if alone else _advice(group),
+            "verdicts": [] if alone or group.seat else ranked(group),
+            "found": [(row.label, said) for row in rows for said in facts(row.results[0])],
             "attacks": attack_names(group.runs),
             "audited": AUDITOR in attack_names(group.runs),
             "rows": rows,
@@ -259,15 +265,34 @@ def _sections(
                 for place, one in enumerate(shown.get(folder_of[id(row.results[0])], ()))
             ],
             "notes": [*_notes(group), *(f"{note}." for note in unavailable_notes(rows))],
-            "three": any(party.shows_labels for _, party in with_parties(rows)),
             "several_parties": any(len(row.parties) > 1 for row in rows),
             "several_runs": any(row.runs > 1 for row in rows),
             # matplotlib escapes the names that it draws, so its figures may go into the page as they are.
             "curves": Markup(leak_curves(group, metrics, name=f"curves-{number}")),
             "cost": Markup(cost_and_leak(group, name=f"cost-{number}")),
-            "labels": Markup(label_leaks(group, name=f"labels-{number}")),
             "leaks": Markup(leak_map(group, name=f"map-{number}")),
         }
+
+
+def _guarantees(rows: Sequence[DefenseRow]) -> Iterator[tuple[DefenseRow, PartyRow, Guarantee | None, str]]:
+    """Yield for each defense and partner the guarantee of a label, and what defenses state; of equals the first."""
+    for row in rows:
+        stated = promise(row.results[0])
+        for party in row.parties:
+            verdict = row.label_verdicts.get(party.name)
+            yield row, party, None if verdict is None else verdict.guarantee, stated
+            stated = ""
+
+
+def _in_general(gain: KnowledgeGain) -> str:
+    """Return what the partner has learned of labels in general, in a cell."""
+    return "nothing new" if gain.nothing_came else f"{gain.before:.2f} → {gain.after:.2f}"
+
+
+def _advice(group: RunGroup) -> str:
+    """Return what to do next, in a sentence or two: the defense to train with, or what protects labels or decides."""
+    best = chosen(ranked(group))
+    return to_do(group) if best is None else f"Train with {best.label}."
 
 
 def _audited(run: RunSummary, folder: Path, beside: Path) -> Iterator[Mapping[str, Any]]:
@@ -345,6 +370,7 @@ def _told(row: DefenseRow, folder: Path, *, name: str) -> Mapping[str, Any]:
 
 
 def _notes(group: RunGroup) -> list[str]:
+    stated = {f"{line}." for run in group.runs for line in run.promised or ()}
     found = [
         *total_notes(group.runs),
         *label_notes(group.runs),
@@ -352,7 +378,9 @@ def _notes(group: RunGroup) -> list[str]:
         chance_note(group.runs),
         known_note(group.runs),
     ]
-    return list(dict.fromkeys(filter(None, [*found, *(note for run in group.runs for note in run.notes)])))
+    return list(
+        dict.fromkeys(filter(None, [*found, *(note for run in group.runs for note in run.notes if note not in stated)]))
+    )
 
 
 def _descriptions(attacks: Sequence[str], runs: Sequence[RunSummary]) -> Mapping[str, str]:

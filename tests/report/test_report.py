@@ -16,6 +16,8 @@ import matplotlib
 import pytest
 
 from splitvfl.attacks import ComponentAttack, NormAttack
+from splitvfl.claims import Guarantee
+from splitvfl.claims.kinds import Per
 from splitvfl.errors import ArgumentError, CheckpointError
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading, ColumnShare, LaterReading
@@ -24,12 +26,13 @@ from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.report import figures
 from splitvfl.report.audit_page import write_audit_page
 from splitvfl.report.findings import columns_read
+from splitvfl.report.first_screen import verdict_boxes
 from splitvfl.report.own_seat import seat_lines, seat_verdict
 from splitvfl.report.party_result import PartyResult
 from splitvfl.report.provenance import PartyRecord, Provenance
 from splitvfl.report.report import finished_runs, unfinished_runs, write_report
 from splitvfl.report.rows import group_runs, rows_by_defense
-from splitvfl.report.summary import RunSummary, read_summary
+from splitvfl.report.summary import OwnModelResult, RunSummary, read_summary
 from tests.report.test_audit_page import PROMISED, audit
 from tests.summaries import late
 
@@ -179,6 +182,7 @@ def test_figures_and_definitions_are_there(tmp_path: Path) -> None:
     page = page_of(tmp_path, run(), run("isotropic", leak=0.55))
     text = text_of(page)
     assert page.count("<svg") == 3
+    assert text.index("below goal") < text.index("Contents") < text.index("Guarantees")
     for expected in (
         "0.988",
         "0.123",
@@ -188,14 +192,13 @@ def test_figures_and_definitions_are_there(tmp_path: Path) -> None:
         "· 17",
         "0.81",
         "0.33",
-        "better",
         "guessing",
-        "What is not shown",
+        "Limits",
         "Attack: norm",
         "Attack: auditor",
         "data: digits",
-        "below goal isotropic known to be broken, for comparison only excess 0.55 (95 % CI 0.52–0.58, 300 canaries)",
-        "above goal no defense excess 0.93",
+        "isotropic known to be broken below goal 0.988 0.55 0.52–0.58 none",
+        "no defense above goal 0.988 0.93 0.90–0.96 none",
     ):
         assert expected in text, expected
 
@@ -215,42 +218,59 @@ def judged(*defenses: str, low: float = 0.5, auc: float = 0.55, high: float = 0.
     return replace(plain, parties={"telecom": party}, **changes)  # type: ignore[arg-type]
 
 
-def test_three_figures_come_first_and_side_by_side(tmp_path: Path) -> None:
+def test_the_first_page_has_the_figures_of_each_defense(tmp_path: Path) -> None:
     silent = PartyResult(attacks={}, own_columns_auc=0.81, first_component_auc=0.62)
     nothing = run(exchange="one-way", parties={"telecom": silent}, test_metric=0.9312)
     page = page_of(tmp_path, run(), judged("asymmetric-response"), judged("max-norm", private_top=True), nothing)
-    text = text_of(page)
+    first = text_of(page).partition("Contents")[0]
     for expected in (
-        "below goal asymmetric-response excess 0.55 (95 % CI 0.50–0.59, 300 canaries), goal 0.60.",
-        "asymmetric-response 0.55 0.50 to 0.59 0.91 0.81 0.81 0.62 0.72 norm",
-        "max-norm, private top 0.55",
-        "no label-dependent message one-way by protocol, training only.",
-        "one-way no message depends on labels – 0.81 0.81 0.62 –",
-        "The excess is the largest AUC of all attacks among 300 canaries",
-        "Baseline What the partner infers alone",
+        "asymmetric-response below goal 0.988 0.55 0.50–0.59 none – 0.91 0.62 0.81 not measured",
+        "max-norm, private top known to be broken below goal 0.988 0.55",
+        "one-way no label-dependent message 0.931 – none nothing new – 0.62 0.81 not measured",
+        "What to do. Train with asymmetric-response.",
     ):
-        assert expected in text, expected
-    assert text.index("below goal asymmetric") < text.index("Leak AUC of every attack")
-    assert "What leaks?" in text
+        assert expected in first, expected
+
+
+def test_the_first_page_of_one_run_is_what_the_terminal_shows(tmp_path: Path) -> None:
+    (first, _, rest) = text_of(page_of(tmp_path, judged("x", low=0.65, auc=0.7, high=0.75))).partition("Contents")
+    for heading, lines in verdict_boxes(judged("x", low=0.65, auc=0.7, high=0.75)):
+        assert heading.plain in first
+        for name, value, text in lines:
+            assert " ".join(f"{name} {value} {text}".split()) in first
+    assert "What to do. Train one-way" in first
+    assert first.count("ABOVE GOAL") == 1
+    assert "ABOVE GOAL" not in rest
 
 
 @pytest.mark.usefixtures("drawn")
 def test_the_excess_is_drawn_and_nothing_where_nobody_measured_it() -> None:
     found = figures.cost_and_leak(group_runs([judged("x"), judged("y", auc=0.58)])[0], name="a")
-    assert "excess leakage, AUC among canaries" in found
+    assert "excess leakage, AUC" in found
     assert "goal: at most 0.60" in found
     assert figures.cost_and_leak(group_runs([run(leak=None)])[0], name="a") == ""
 
 
-def test_three_figures_are_drawn_for_each_defense_and_party() -> None:
-    group = group_runs([run(), judged("[bold]$x$"), judged("max-norm", seed=1), judged("max-norm", seed=2)])[0]
-    drawing = figures.label_leaks(group, name="a")
-    ElementTree.fromstring(drawing)
-    for expected in ("[bold]$x$", "max-norm", "total", "baseline", "excess"):
-        assert expected in drawing, expected
-    assert figures.label_leaks(group_runs([run()])[0], name="a") == ""
-    for low in (0.01, 0.49):
-        ElementTree.fromstring(figures.label_leaks(group_runs([judged("x", low=low)])[0], name="a"))
+@pytest.mark.usefixtures("drawn")
+def test_points_have_the_colour_of_their_state_and_the_trivial_models_are_lines() -> None:
+    own = OwnModelResult("bank", "mlp", "auc", 0.9, 0.8123, 0.1, 0.05, 0.15, 100, 100)
+    silent = run(exchange="one-way", parties={"telecom": PartyResult(attacks={})})
+    bad, good = judged("a", low=0.7, auc=0.75, high=0.8, own_model=own), judged("b")
+    for runs, colours in (([bad, silent], {"high"}), ([good, silent], {"low"}), ([bad, good], {"low", "high"})):
+        found = figures.cost_and_leak(group_runs(runs)[0], name="a")
+        assert set(re.findall(r"var\(--(low|high|middle|silent)\)", found)) == colours
+        assert ("bank alone" in found) is (bad in runs)
+        assert ("one-way: no message depends on labels" in found) is (silent in runs)
+
+
+@pytest.mark.usefixtures("drawn")
+def test_the_total_is_drawn_beside_the_baseline_where_nobody_measured_the_excess() -> None:
+    plain = run(leak=None)
+    party = replace(plain.parties["telecom"], total=0.91, canaries={}, excess=None)
+    found = figures.cost_and_leak(group_runs([replace(plain, parties={"telecom": party})])[0], name="a")
+    assert "total leakage, AUC" in found
+    assert "baseline: 0.81" in found
+    assert "goal" not in found
 
 
 @pytest.mark.usefixtures("drawn")
@@ -402,7 +422,7 @@ def test_runs_without_leaks(tmp_path: Path, task: str, metric: str) -> None:
     summary = run(task=task, metric=metric, parties={"telecom": PartyResult(attacks={})})
     page = page_of(tmp_path, summary)
     assert "<svg" not in page
-    assert "not measured" in text_of(page)
+    assert "NOT MEASURED" in text_of(page)
     assert "Leak AUC of every attack" not in page
 
 
@@ -413,7 +433,7 @@ def test_missing_figures_are_dashes(tmp_path: Path) -> None:
     text = text_of(page)
     assert "–" in text
     assert "None" not in text
-    assert "nan" not in text.lower().replace("financ", "")
+    assert "nan" not in text.lower().replace("provenance", "")
 
 
 def test_run_without_metrics_or_settings(tmp_path: Path) -> None:
@@ -430,8 +450,7 @@ def test_seeds_become_means_with_intervals(tmp_path: Path) -> None:
     text = text_of(page_of(tmp_path, *runs))
     # t(0.975, 2) · 0.01 / √3 = 0.0248
     assert "0.91 ± 0.02" in text
-    assert "max-norm known to be broken, for comparison only 3 runs, pooled excess 0.91" in text
-    assert "95 % intervals" in text
+    assert "max-norm known to be broken 3 runs, pooled above goal 0.988 ± 0.000 0.91" in text
 
 
 @pytest.mark.usefixtures("drawn")
@@ -716,12 +735,13 @@ def test_page_says_what_it_is_about_and_has_room_for_a_signature(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("drawn")
-def test_the_heat_map_is_the_first_figure_and_the_auditor_its_first_column(tmp_path: Path) -> None:
+def test_the_plot_is_on_the_first_page_and_the_auditor_is_the_first_column_of_the_heat_map(tmp_path: Path) -> None:
     page = page_of(tmp_path, run(), run("max-norm"))
-    assert page.index("Who reads the labels?") < page.index("What each defense costs")
-    first = page[page.index("<svg") : page.index("</svg>")]
-    assert first.index("auditor") < first.index(">norm<")
-    assert "Worst leak AUC of each attack on each defense" in first
+    first, heat = (part[: part.index("</svg>")] for part in page.split("<svg")[1:3])
+    assert "What each defense costs and leaks" in first
+    assert page.index(first) < page.index("Contents")
+    assert heat.index("auditor") < heat.index(">norm<")
+    assert "Worst leak AUC of each attack on each defense" in heat
 
 
 def test_every_figure_has_a_text_and_every_table_can_be_reached(tmp_path: Path) -> None:
@@ -734,14 +754,26 @@ def test_every_figure_has_a_text_and_every_table_can_be_reached(tmp_path: Path) 
     assert all(one.get("tabindex") == "0" and one.get("aria-label") for one in around)
 
 
-def test_paragraphs_are_folded_and_colours_and_intervals_are_explained(tmp_path: Path) -> None:
-    page = page_of(tmp_path, run(), *(run("max-norm", seed=seed) for seed in range(2)))
-    text = text_of(page)
-    assert page.count("<details>") >= 5
-    assert "Colours belong to verdicts only" in text
-    assert "Of two runs both figures stand, as a range" in text
-    assert "t-interval" not in text_of(page).split("How intervals are made")[1][:200]
-    assert "2 runs, pooled" in text
+def test_contents_lead_to_every_part(tmp_path: Path) -> None:
+    tags = outline(page_of(tmp_path, run(), run("max-norm", data="bank"))).tags
+    ids = [one["id"] for tag, one in tags if tag == "h2" and one.get("id")]
+    assert ids == ["details-1", "details-2", "definitions", "limits", "provenance"]
+    assert [one["href"] for tag, one in tags if tag == "a"] == [f"#{name}" for name in ids]
+
+
+def test_a_guarantee_stands_with_its_scope_and_what_voids_it(tmp_path: Path) -> None:
+    def bound(scope: Per, *void: str) -> RunSummary:
+        return replace(run("x"), parties={"telecom": PartyResult({}, guarantee=Guarantee(0.6, scope, "x", void))})
+
+    for number, (found, said) in enumerate(
+        [
+            (bound("run"), "x 0.60 the whole run"),
+            (bound("message"), "x 0.60 one message, not the run"),
+            (bound("run", "class weights"), "x 0.60 void: the partner sees class weights"),
+            (run("x"), "x – no guarantee"),
+        ]
+    ):
+        assert said in text_of(page_of(tmp_path / str(number), found)).partition("Guarantees")[2]
 
 
 def test_folders_of_comparisons_are_descended_into_in_counting_order(tmp_path: Path) -> None:
@@ -780,35 +812,32 @@ def test_names_are_not_struck_through_by_error_bars() -> None:
     with figures.drawing_style():
         drawn = figures.new_figure(3.7)
         axes = drawn.subplots()
-        rows = rows_by_defense(group_runs(runs)[0])
-        for row in rows:
-            figures._draw_point(axes, row)
-        figures._set_ranges(axes, rows)
-        figures._label_points(drawn, axes, rows)
+        found = [figures._Point.of(row, excess=True) for row in rows_by_defense(group_runs(runs)[0])]
+        points = [point for point in found if point is not None]
+        assert len(points) == 2
+        for point in points:
+            figures._draw_point(axes, point)
+        figures._set_ranges(axes, [point.test for point in points], [])
+        figures._label_points(drawn, axes, points)
         drawn.draw_without_rendering()
         for label in axes.texts:
             box = label.get_window_extent()
             behind = label.get_bbox_patch()
             struck = any(
-                figures._overlap(box, bar) > 0 for row in rows for bar in figures._bars_of(axes, row, drawn.dpi / 72)
+                figures._overlap(box, bar) > 0
+                for point in points
+                for bar in figures._bars_of(axes, point, drawn.dpi / 72)
             )
             assert behind is not None
             assert behind.get_alpha() in (None, 1)
             assert not struck or label.get_zorder() > 3  # then its paper covers the bar
 
 
-def test_what_is_promised_stands_beside_what_was_measured_and_is_called_so(tmp_path: Path) -> None:
+def test_what_a_defense_states_stands_beside_what_was_measured(tmp_path: Path) -> None:
     promised = run("asymmetric-response(detection_error=0.4)", measurements={"labels/detection_error_bound": 0.41})
     page = page_of(tmp_path, promised, run())
-    assert "<td>0.33<small>promised 0.41</small></td>" in page
+    assert "<td>0.33<small>stated 0.41</small></td>" in page
     assert page.count("<td>0.33<small></small></td>") == 1
-
-
-def test_the_auditor_is_spoken_of_only_where_there_is_one(tmp_path: Path) -> None:
-    said = "The auditor's column comes first"
-    assert said in page_of(tmp_path / "with", run())
-    without = replace(run(), parties={"telecom": PartyResult(attacks={"norm": result(0.93)})})
-    assert said not in page_of(tmp_path / "without", without)
 
 
 def test_a_badge_is_the_verdict(tmp_path: Path) -> None:
@@ -818,19 +847,19 @@ def test_a_badge_is_the_verdict(tmp_path: Path) -> None:
         "above-goal": CanaryLeak(0.7, 0.61, 0.8, 30, 30),
     }.items():
         page = page_of(tmp_path / state, judged("x", low=coins.low, auc=coins.auc, high=coins.high))
-        assert f'class="badge {state}">{state.replace("-", " ")}<' in page
+        assert f'class="badge {state}">{state.replace("-", " ").upper()}<' in page
 
 
 def test_what_an_audit_of_the_run_found_is_in_the_page(tmp_path: Path) -> None:
     folder = stored(tmp_path / "run-0", run("my-noise"))
     plain = write_report([folder], tmp_path / "report.html", title="A title").read_text(encoding="utf-8")
-    assert "What audits found" not in plain
+    assert "Audits" not in plain
     found = audit(PROMISED).as_json()
     (folder / "audit.json").write_text(json.dumps(found), encoding="utf-8")
     page = write_report([folder], tmp_path / "report.html", title="A title").read_text(encoding="utf-8")
     said = text_of(page)
     assert said.index("Columns were not looked at.") < said.index("Of 100 labels it would get 61 right")
-    assert "href" not in page, "the audit has no page"
+    assert "audit.html" not in page, "the audit has no page"
     write_audit_page(found, folder / "audit.html")
     for beside, link in (
         (tmp_path, "./run-0/audit.html"),
@@ -838,4 +867,5 @@ def test_what_an_audit_of_the_run_found_is_in_the_page(tmp_path: Path) -> None:
         (tmp_path / "away", "./../run-0/audit.html"),
     ):
         page = write_report([folder], beside / "report.html", title="A title").read_text(encoding="utf-8")
-        assert [attributes["href"] for tag, attributes in outline(page).tags if tag == "a"] == [link]
+        found_links = [attributes["href"] or "" for tag, attributes in outline(page).tags if tag == "a"]
+        assert [found for found in found_links if not found.startswith("#")] == [link]
