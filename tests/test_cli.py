@@ -521,7 +521,7 @@ def test_completion_after_training_reaches_summary_table_and_page(
         assert found.test.auc == pytest.approx(0.5, abs=0.14)
     shown, page = capsys.readouterr().out, Path("page.html").read_text()
     assert "After training" in shown
-    assert f"{found.test_auc:.2f}" in shown
+    assert f"{found.test.auc:.2f}" in shown
     assert "5 positive and 6 negative records" in page
     assert "What taking part has taught the partner" in page
 

@@ -74,7 +74,7 @@ def lesson(runs: Sequence[RunSummary]) -> list[str]:
     plain, *papers, recommended, one_way = (_Shown.of(run) for run in runs)
     broken = ", ".join(f"{one.name} {one.excess}" for one in papers)
     return [
-        f"1. No defense: the partner infers individual labels (excess {plain.excess}; guessing 0.50).",
+        f"1. No defense: the partner infers single labels (excess {plain.excess}; guessing 0.50).",
         f"2. Hiding single messages is not enough: excess {broken}.",
         f"3. Randomised labels are guaranteed: AUC at most {recommended.bound}, whatever the attack.",
         f"4. One-way: no message depends on labels. Test AUC {one_way.test} (3: {recommended.test}; 1: {plain.test}).",

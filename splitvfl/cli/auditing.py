@@ -105,12 +105,12 @@ def audit(
 def _refuse_trainings(canaries: int | None, seeds: int | None, party: str) -> None:
     if seeds:
         raise ConfigError(
-            f"--seeds: trains all parties in one process, and {party} has its own columns alone; leave it out"
+            f"--seeds: trains all parties in one process, and {party} has only its own features; leave it out"
         )
     if canaries is not None:
         raise ConfigError(
-            f"--canaries: trains all parties in one process, and {party} has its own columns alone; leave it out, or "
-            "place canaries in the networked run (audit: {canaries: 300} in the label party's file)"
+            f"--canaries: trains all parties in one process, and {party} has only its own features; leave it out, or "
+            "place canaries in the networked run (audit: {canaries: 300} in the label owner's file)"
         )
 
 

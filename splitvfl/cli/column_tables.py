@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from splitvfl.leakage.estimates import JudgedAttack, OwnColumn
 
-# Of many columns these are shown: those of which most is told. JSON has all.
+# Of many columns these are shown: those that are recovered best. JSON has all.
 _MOST_SHOWN = 12
 _LONGEST_NAME = 24
 
@@ -81,7 +81,7 @@ def column_table(what: str, best: JudgedAttack, baselines: Sequence[OwnColumn], 
         left: By column, the share of its variance that is left; columns that are not there come last.
     """
     order = sorted(range(len(best.columns)), key=lambda place: left.get(best.columns[place].column, float("inf")))
-    more = "" if len(order) <= _MOST_SHOWN else f", the {_MOST_SHOWN} of {len(order)} of which most is told"
+    more = "" if len(order) <= _MOST_SHOWN else f", the {_MOST_SHOWN} of {len(order)} that are recovered best"
     table = plain_table(f"{what}, by {best.attack}{more}", "column", "MSE", "mean", "½", "within .05", "bits left")
     for place in order[:_MOST_SHOWN]:
         one, own = best.columns[place], baselines[place]

@@ -138,7 +138,7 @@ def compare(
         _numbers("--widths", widths),
     )
     planned = [variant for named, one in cut.items() for variant in variants(one, chosen, seeds, folder, cut=named)]
-    again = f"go on with the same command and --resume; state in {folder}"
+    again = f"resume with the same command and --resume; state in {folder}"
     with told_if_stopped(again, Interrupted), RunProgress(errors_console(), len(planned)) as progress:
         summaries = run_variants(
             planned,

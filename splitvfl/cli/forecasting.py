@@ -1,4 +1,4 @@
-"""The command that says what predictions will tell, before anybody gets one."""
+"""The command that says what predictions will reveal of features, before anybody gets one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from splitvfl.cli.column_tables import attack_table, category_table, column_table, plain_table
-from splitvfl.cli.console import ExperimentFile, Overrides, output_console, tell
+from splitvfl.cli.console import ExperimentFile, Json, Overrides, output_console, tell, writes_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,7 +30,7 @@ def forecast(
         list[Path] | None,
         typer.Option(
             metavar="FOLDER",
-            help="Its trained half, or its run; further ones add their equations. Default: what is known before "
+            help="Its trained model part, or its run; further ones add their equations. Default: what is known before "
             "training.",
         ),
     ] = None,
@@ -39,19 +39,17 @@ def forecast(
         typer.Option(metavar="K", help="Number of classes, if it is known. Default: the model's, or 2, 3, …"),
     ] = None,
     judged: Annotated[int, typer.Option(metavar="N", help="Records on which attacks are run, at most.")] = 2_000,
-    json_: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures there, too.")] = None,
+    json_: Json = None,
 ) -> None:
-    """Compute, as a passive party, alone, what predictions, or activations, will tell of your columns; nothing is sent.
+    """Estimate offline, as a passive party, how much predictions will reveal of your features. Nothing is sent.
 
-    Of a linear model it is predictions, by equations; of others activations, with first or with trained weights.
+    For a linear model predictions are solved as equations. For others activations are attacked, with first or with
+    trained weights.
     """
-    import json
-
     from splitvfl.app.activation_forecast import ActivationForecast, forecast_activations
     from splitvfl.app.forecasting import forecast as forecast_of
     from splitvfl.config.sections import load_config
     from splitvfl.errors import ConfigError
-    from splitvfl.system.untrusted_files import write_named
 
     config = load_config(experiment, overrides or [])
     first, further = (model[0], model[1:]) if model else (None, [])
@@ -66,10 +64,9 @@ def forecast(
         )
     else:
         found = forecast_activations(config, name, model=first, notify=tell)
-    if json_ is not None:
-        # Statistics of the party's columns are in it: nobody else is to read them.
-        text = json.dumps(found.as_json(), ensure_ascii=False, indent=2) + "\n"
-        write_named(json_, text.encode(), mode=0o600)
+    # Statistics of the party's columns are in it: nobody else is to read them.
+    if writes_json(json_, found.as_json, mode=0o600):
+        return
     _print_activations(found) if isinstance(found, ActivationForecast) else _print(found)
     if json_ is not None:
         print(json_)
@@ -79,6 +76,8 @@ def _print(found: Forecast) -> None:
     from rich.text import Text
 
     console = output_console()
+    console.print(Text(found.sentence, style="bold"))
+    console.print()
     console.print(_before_table(found))
     if found.model is not None:
         for view in _different(found.model):
@@ -91,8 +90,6 @@ def _print(found: Forecast) -> None:
             console.print(_defense_table(view, found.model))
     for note in found.notes:
         console.print(Text(f"note: {note}"))
-    console.print()
-    console.print(Text(found.sentence, style="bold"))
 
 
 def _print_activations(found: ActivationForecast) -> None:
@@ -101,12 +98,20 @@ def _print_activations(found: ActivationForecast) -> None:
     from splitvfl.report.most_read import MostRead
 
     console, most = output_console(), found.most
+    console.print(Text(found.sentence, style="bold"))
+    console.print()
     if most is not None:
-        first = "" if found.trained else ", of the draw of which most is told"
+        first = "" if found.trained else ", of the draw that reveals most"
         shown = most.columns[:_COLUMNS]
-        more = "" if len(shown) == len(most.columns) else f", the {_COLUMNS} of {len(most.columns)} told most"
-        title = f"{found.party}: {found.records:,} records. Share of each column's variance that is read{first}{more}"
-        table = plain_table(title, "column", "read")
+        more = (
+            ""
+            if len(shown) == len(most.columns)
+            else f", the {_COLUMNS} of {len(most.columns)} that are recovered best"
+        )
+        title = (
+            f"{found.party}: {found.records:,} records. Share of each feature's variance that is recovered{first}{more}"
+        )
+        table = plain_table(title, "feature", "recovered")
         for one in shown:
             table.add_row(Text(one.column), f"{one.share:.0%}")
         table.add_row("(mean of all)", f"{most.share:.0%}", style="dim")
@@ -115,8 +120,6 @@ def _print_activations(found: ActivationForecast) -> None:
         console.print(table)
     for note in (*found.notes, *([most.note] if most is not None and most.note else [])):
         console.print(Text(f"note: {note}"))
-    console.print()
-    console.print(Text(found.sentence, style="bold"))
 
 
 def _different(model: ModelForecast) -> Sequence[ViewForecast]:

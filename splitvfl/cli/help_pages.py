@@ -79,7 +79,7 @@ PAGES: Mapping[str, Page] = {
         (
             "splitvfl reconstruct runs/digits",
             "splitvfl reconstruct runs/digits --attacks rcc2,half-star --views scores --records 500",
-            "splitvfl reconstruct runs/digits --transformed-weights rotated --json told.json",
+            "splitvfl reconstruct runs/digits --transformed-weights rotated --json figures.json",
             "splitvfl reconstruct runs/may runs/june runs/july --attacks least-squares,rcc2",
         ),
     ),

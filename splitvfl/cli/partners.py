@@ -114,7 +114,7 @@ def align(
         overwrite=overwrite,
         shards=None if shard is None else HeldShards.read(shard),
     )
-    kept = "nothing was written" if buckets == 1 else "buckets that are done are kept; go on with the same command"
+    kept = "nothing was written" if buckets == 1 else "buckets that are done are kept; resume with the same command"
     with told_if_stopped(kept), AlignProgress(errors_console()) as progress:
         found = run_alignment(job, notify=progress.tell, progress=progress)
     for line in described(job, found):

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from splitvfl.cli.console import (
+    Json,
     Overrides,
     command_line,
     errors_console,
@@ -21,6 +22,7 @@ from splitvfl.cli.console import (
     output_console,
     tell,
     told_if_stopped,
+    writes_json,
 )
 from splitvfl.cli.training import AllowInconclusive, Explain, FailAbove, LeakCheck, noting, print_run
 from splitvfl.errors import ConfigError
@@ -41,6 +43,7 @@ def party(
     explain: Explain = False,
     fail_above: FailAbove = None,
     allow_inconclusive: AllowInconclusive = False,
+    json_: Json = None,
     stay: Annotated[
         bool,
         typer.Option("--stay", help="When all is done, wait to be stopped: for what starts again whatever ends."),
@@ -49,7 +52,9 @@ def party(
     """Train as one of several parties, each in its own process, over mutual TLS."""
     check = LeakCheck(fail_above, allow_inconclusive)
     with check.before_training():
-        _train_as_party(experiment, as_, overrides or [], out, overwrite=overwrite, explain=explain, check=check)
+        _train_as_party(
+            experiment, as_, overrides or [], out, overwrite=overwrite, explain=explain, check=check, json_=json_
+        )
     if stay:
         with suppress(KeyboardInterrupt):  # SIGTERM too
             tell("done; waits to be stopped (--stay)")
@@ -65,6 +70,7 @@ def _train_as_party(
     overwrite: bool,
     explain: bool,
     check: LeakCheck,
+    json_: Path | None,
 ) -> None:
     with importing():
         from splitvfl.app.beginning import Command
@@ -98,10 +104,10 @@ def _train_as_party(
 
     def again() -> str:
         if config.team.workers > 1:
-            return f"go on by starting its workers again, as they were started; state in {folder}"
+            return f"resume by starting its workers again, as they were started; state in {folder}"
         anew = ["--overwrite"] if earlier_stands(folder) in told else []
         command = command_line("party", experiment, *overrides, "--as", name, "--out", folder, *anew)
-        return f"{'start anew' if anew else 'go on'} with: {command}; state in {folder}"
+        return f"{'start anew' if anew else 'resume'} with: {command}; state in {folder}"
 
     with (
         told_if_stopped(again, Interrupted, KeyboardInterrupt),
@@ -120,9 +126,12 @@ def _train_as_party(
         )
     if team.rank:  # worker 0 tells what all have done
         return
-    crossed = config.exchange.factory.one_way and name != config.active
-    done = "its activations have crossed, and nothing more is needed of it" if crossed else f"{run.step} steps done"
-    print(f"{name}: {done}; the {'half' if crossed else 'trained half'} is in {folder / 'model'}")
+    if summary is not None and writes_json(json_, summary.as_json):
+        check.end(summary)
+        return
+    sent = config.exchange.factory.one_way and name != config.active
+    done = "its activations are sent, and nothing more is needed of it" if sent else f"{run.step} steps done"
+    print(f"{name}: {done}; its model part is in {folder / 'model'}")
     if summary is not None:
         _print_own_columns(summary) if summary.seat else print_run(summary, explain=explain, told=told, folder=folder)
         next_steps(f"splitvfl report {folder}", f"tensorboard --logdir {folder}")

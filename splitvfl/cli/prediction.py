@@ -75,7 +75,7 @@ def predict(
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option(help="Over a network: folder of the trained half. Default: runs/NAME-PARTY/model."),
+        typer.Option(help="Over a network: folder of the model part. Default: runs/NAME-PARTY/model."),
     ] = None,
     aligned: Annotated[
         Path | None,
@@ -88,7 +88,7 @@ def predict(
         bool,
         typer.Option(
             "--not-covered",
-            help="Score more records than a training with calculated noise put some by for, which ends its promise.",
+            help="Score more records than a training with calculated noise reserved. That ends its guarantee.",
         ),
     ] = False,
     strict_ids: Annotated[
@@ -297,7 +297,7 @@ def _score_for_others(config: ExperimentConfig) -> None:
 def distill(
     run: Annotated[
         Path,
-        typer.Argument(metavar="RUN", help="Folder of a run in one process, or of the label party's over a network."),
+        typer.Argument(metavar="RUN", help="Folder of a run in one process, or of the label owner's over a network."),
     ],
     scores: Annotated[
         Path | None,
@@ -309,7 +309,7 @@ def distill(
     modules: ModuleSources = None,
     seed: Annotated[int, typer.Option(min=0, help="Decides first weights, the order of records and the draws.")] = 0,
 ) -> None:
-    """Train a model of the label party's own columns on the joint model's scores: it predicts without partners."""
+    """Train a model of the label owner's own features on scores of the joint model: it predicts without partners."""
     from rich.text import Text
 
     from splitvfl.app.distillation import distill as distil

@@ -33,7 +33,7 @@ _KINDS = (
 )
 
 # Lists are read, and columns wider than that are not read well; a pipe has no width of its own.
-_WIDEST = 80
+_WIDEST = 110
 _NARROWEST = 20
 
 
@@ -48,12 +48,10 @@ def list_(
     ],
     name: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[NAME]", help="One of them, to be told all about it. Names that papers use find it too."
-        ),
+        typer.Argument(metavar="[NAME]", help="Describe this one. Names that papers use are found too."),
     ] = None,
 ) -> None:
-    """List what can be named in an experiment, or tell all about one name: settings, claim, cost, source."""
+    """List what an experiment can name, or describe one of them: settings, claim, cost, source."""
     if not name:
         _print_names(kind)
     else:
@@ -71,12 +69,13 @@ def _print_names(kind: str) -> None:
         for row in group.rows:
             _print_lines(row.name, row.text, widest, indent="  " if group.heading else "")
     if kind == "defenses":
-        tell("\nGuarantees are those of each defense as its example sets it.")
+        tell("\nGuarantees are those of each defense with the settings of its example. A protocol in which no message")
+        tell("depends on labels protects them without any defense: exchange: one-way.")
     _tell_how(kind)
 
 
 def _tell_how(kind: str) -> None:
-    tell(f"\nsplitvfl list {kind} NAME tells all about one.")
+    tell(f"\nsplitvfl list {kind} NAME describes one of them.")
 
 
 def _print_found(kind: str, name: str) -> None:
@@ -195,7 +194,7 @@ def report(
         typer.Option(
             "--show-records",
             help="Show true against estimated values of a few records, of runs whose file has keep_records: true. "
-            "Not for a page that is handed on.",
+            "Not for a page that you give to others.",
         ),
     ] = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""The command that says what the scores of a finished run told of its parties' columns."""
+"""The command that says what the scores of a finished run reveal of its parties' features."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from splitvfl.cli.column_tables import attack_table, category_table, column_table
-from splitvfl.cli.console import ModuleSources, command_line, next_steps, output_console
+from splitvfl.cli.console import Json, ModuleSources, command_line, next_steps, output_console, writes_json
 
 if TYPE_CHECKING:
     from splitvfl.leakage.reconstruction import ReconstructedView, Reconstruction
@@ -23,7 +23,7 @@ def reconstruct(
         list[Path],
         typer.Argument(
             metavar="RUN...",
-            help="Folder of a run with the halves of all parties; of several, models that score the same records, "
+            help="Folder of a run with the model parts of all parties. Of several models that score the same records, "
             "equations are solved together.",
         ),
     ],
@@ -36,11 +36,11 @@ def reconstruct(
         typer.Option(
             metavar="NAMES",
             autocompletion=lambda: list(_VIEWS),
-            help="Of what predictions are read: scores, activation, or both by comma.",
+            help="What the attacker sees of predictions: scores, activation, or both by comma.",
         ),
     ] = ",".join(_VIEWS),
     records: Annotated[
-        int, typer.Option(metavar="N", help="Training and test records that are scored, at most so many of each.")
+        int, typer.Option(metavar="N", help="At most so many training and test records are scored.")
     ] = 2_000,
     transformed: Annotated[
         str | None,
@@ -58,13 +58,13 @@ def reconstruct(
     plots: Annotated[
         bool,
         typer.Option(
-            "--plots/--no-plots", help="Keep values of up to 200 records for the report's pictures, or no record's."
+            "--plots/--no-plots", help="Keep values of up to 200 records for the pictures of the report, or of none."
         ),
     ] = True,
     modules: ModuleSources = None,
-    json_: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures there, too.")] = None,
+    json_: Json = None,
 ) -> None:
-    """Reconstruct passive parties' columns from a finished run's real scores, and tell how well that works."""
+    """Reconstruct features of passive parties from the scores of a finished run, and measure how well that works."""
     from splitvfl.app.reconstruction import reconstruct as reconstruct_run
     from splitvfl.report.summary import FILE_NAME
 
@@ -81,9 +81,9 @@ def reconstruct(
     )
     # What several models tell together is none of a single run's figures.
     written = [] if also else [found.keep(run)]
-    if json_ is not None:
-        found.save(json_)
-        written.append(json_)
+    if writes_json(json_, found.as_json, mode=0o600):  # statistics of the parties' features are in it
+        return
+    written += [] if json_ is None else [json_]
     _print(found)
     for path in written:
         print(path)
@@ -95,6 +95,9 @@ def _print(found: Reconstruction) -> None:
     from rich.text import Text
 
     console = output_console()
+    for sentence in found.sentences.values():
+        console.print(Text(sentence, style="bold"))
+        console.print()
     for party, seen, view, trained in found.shown():
         what = f"{party}, {seen}"
         console.print(
@@ -116,9 +119,6 @@ def _print(found: Reconstruction) -> None:
         console.print()
     for line in found.said:
         console.print(Text(f"note: {line}"))
-    for sentence in found.sentences.values():
-        console.print()
-        console.print(Text(sentence, style="bold"))
 
 
 def _title(what: str, view: ReconstructedView) -> str:

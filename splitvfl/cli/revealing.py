@@ -14,11 +14,11 @@ _TRANSFORMED = ("rotated", "shifted")
 
 def reveal(
     model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="Folder of the passive party's trained half, or of its run.")
+        Path, typer.Argument(metavar="MODEL", help="Folder of the passive party's model part, or of its run.")
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The new file, .safetensors; one that is there stays.")],
     as_: Annotated[
-        str | None, typer.Option("--as", help="Which passive party, where the run holds the halves of several.")
+        str | None, typer.Option("--as", help="Which passive party, where the run holds the model parts of several.")
     ] = None,
     transformed: Annotated[
         str | None,

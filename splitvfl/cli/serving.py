@@ -18,7 +18,7 @@ def serve(
     overrides: Overrides = None,
     modules: ModuleSources = None,
     http: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="At the label party: where requests come.")
+        str | None, typer.Option(metavar="HOST:PORT", help="At the label owner: the address for requests.")
     ] = None,
     records: Annotated[
         Path | None, typer.Option(help="Own records, a file or tables: needed at a passive party.")

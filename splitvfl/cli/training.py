@@ -13,6 +13,7 @@ from rich.text import Text
 
 from splitvfl.cli.console import (
     ExperimentFile,
+    Json,
     Overrides,
     Overwrite,
     command_line,
@@ -23,6 +24,7 @@ from splitvfl.cli.console import (
     output_console,
     tell,
     told_if_stopped,
+    writes_json,
 )
 from splitvfl.errors import ConfigError
 
@@ -60,7 +62,7 @@ AuditTwin = Annotated[
         help="Train once more with canaries, measure the excess leakage, and throw that model away.",
     ),
 ]
-Explain = Annotated[bool, typer.Option("--explain", help="Print every figure too, and what each means.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Print all figures too, with what each means.")]
 
 
 def train(
@@ -73,8 +75,9 @@ def train(
     allow_inconclusive: AllowInconclusive = False,
     audit_twin: AuditTwin = None,
     explain: Explain = False,
+    json_: Json = None,
 ) -> None:
-    """Train one experiment, and watch what leaks."""
+    """Train one experiment in one process, and measure what leaks."""
     check = LeakCheck(fail_above, allow_inconclusive)
     with importing():
         import sklearn.ensemble  # noqa: F401 - for what label owners and partners predict alone
@@ -96,7 +99,7 @@ def train(
     with (
         check.before_training(),
         locked(folder),
-        told_if_stopped(f"go on with: {again}; state in {folder}", Interrupted),
+        told_if_stopped(f"resume with: {again}; state in {folder}", Interrupted),
         RunProgress(errors_console()) as progress,
     ):
         summary = run_experiment(
@@ -109,6 +112,9 @@ def train(
             notify=noting(told, progress.tell),
             command=Command(given_command(), check.refuse),
         )
+    if writes_json(json_, summary.as_json):
+        check.end(summary)
+        return
     print_run(summary, explain=explain, told=told, folder=folder)
     steps = [f"splitvfl report {folder}", f"tensorboard --logdir {'runs' if out is None else folder}"]
     steps.append(command_line("predict", folder, "--records", "FILE", "--out", "scores.csv"))

@@ -1,4 +1,8 @@
-"""Everything of a kind that an experiment can name, in groups: attacks by threat model, defenses by guarantee."""
+"""Everything of a kind that an experiment can name, in groups: attacks by threat model, defenses by what they hold.
+
+Defenses that are recommended come first, then those of the papers by their guarantee, and last those that are known
+to be broken.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from splitvfl.claims import Claim, DetectionError, GaussianDP, NoPromise, PureDP
 from splitvfl.config.describing import claims_of_example, example_made
 from splitvfl.config.registry import describe, kind_of, resolve
 from splitvfl.errors import SplitVFLError
-from splitvfl.hooks import crossing_of, knows_weights, needs_of, seat_of, target_of
+from splitvfl.hooks import crossing_of, knows_weights, needs_of, seat_of, target_of, weaknesses_of
 
 _TARGETS: Mapping[str, str] = {"labels": "labels", "features": "features", "members": "membership"}
 _SEATS: Mapping[str, str] = {"passive": "a passive party", "active": "the active party"}
@@ -33,6 +37,7 @@ _PLACES: Mapping[str, str] = {
     "activation": "acts on activations",
     "scores": "acts on scores",
 }
+_RECOMMENDED, _BROKEN = "Recommended", "Known to be broken, for comparison only"
 _UNUSABLE = "Cannot be used"
 
 
@@ -91,7 +96,7 @@ def _place(placed: Callable[[str], _Place], name: str) -> _Place:
     try:
         return placed(name)
     except SplitVFLError:  # somebody else's, which cannot be imported or asked; its line says why
-        return _Place((len(_GUARANTEES),), _UNUSABLE, before_others=False, said="")
+        return _Place((len(_GUARANTEES) + 1,), _UNUSABLE, before_others=False, said="")
 
 
 def _attack(name: str) -> _Place:
@@ -114,12 +119,19 @@ def _defense(name: str) -> _Place:
     crossing, rank = crossing_of(factory), _guarantee(claims)
     recommended = str(vars(factory).get("recommended", ""))  # a class derived from one may do something else
     short = in_short(claims)
-    said = [
-        f"Recommended {recommended}. " if recommended else "",
-        f"Claim: {short}. " if short != "nothing" else "",
-    ]
-    heading = f"{_GUARANTEES[rank]}; {_PLACES[crossing]}"
-    return _Place((rank, list(_PLACES).index(crossing)), heading, bool(recommended), "".join(said))
+    claim = f"Claim: {short}. " if short != "nothing" else ""
+    if recommended:
+        return _Place((-1,), _RECOMMENDED, before_others=True, said=f"{_capital(recommended)}. {claim}")
+    broken_by = " and ".join(weaknesses_of(factory))
+    if broken_by:
+        return _Place((len(_GUARANTEES),), _BROKEN, before_others=False, said=f"Broken by {broken_by}. ")
+    stated = f"From the papers: {_GUARANTEES[rank].lower()}" if claims else _GUARANTEES[rank]
+    heading = f"{stated}; {_PLACES[crossing]}"
+    return _Place((rank, list(_PLACES).index(crossing)), heading, before_others=False, said=claim)
+
+
+def _capital(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}"
 
 
 def _guarantee(claims: tuple[Claim, ...]) -> int:

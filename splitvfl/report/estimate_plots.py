@@ -97,6 +97,6 @@ def in_words(view: ReconstructedView) -> str:
         for plot in view.plots
     ]
     return (
-        f"True values against estimates by {view.best.attack}, {len(view.plots[0].true)} records, the columns of which "
-        f"most is told: {'; '.join(said)}."
+        f"True values against estimates by {view.best.attack}, {len(view.plots[0].true)} records, the features that "
+        f"are recovered best: {'; '.join(said)}."
     )

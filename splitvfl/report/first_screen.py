@@ -25,7 +25,7 @@ STATES: Final[dict[State, tuple[str, str]]] = {
 }
 """How each state is written, and its style: states alone have a colour."""
 
-_NAME, _VALUE = 14, 13
+_NAME, _VALUE = 14, 12
 _WIDEST = 110
 _NOT_MEASURED = "not measured"
 _CONSISTENT = "; measured, consistent"  # the row of the excess says it too
@@ -181,8 +181,8 @@ def _in_general(name: str, gain: KnowledgeGain, run: RunSummary) -> tuple[Text, 
     if gain.nothing_came:
         scores = run.parties[name].prediction_auc
         return Text("nothing new"), "" if scores is None else f"published scores would reveal: {scores:.2f}"
-    model = "" if gain.model is None else f" (model: {gain.model:.2f})"
-    words = f"{name} now predicts labels without knowing one{model}" if gain.significant else "nothing new"
+    model = "" if gain.model is None else f" (model {gain.model:.2f})"
+    words = f"now predicts labels without knowing one{model}" if gain.significant else "nothing new"
     return Text(f"{gain.before:.2f} → {gain.after:.2f}"), words
 
 

@@ -463,7 +463,7 @@ class PartyRow:
     @cached_property
     def beyond(self) -> Estimate | None:
         """The excess leakage of all runs together."""
-        return None if self.excess is None else Estimate(self.excess.auc, None, len(self.results))
+        return None if self.excess is None else Estimate(self.excess.auc, None, 1)
 
     @property
     def interval(self) -> tuple[float, float] | None:

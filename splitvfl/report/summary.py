@@ -403,6 +403,10 @@ class RunSummary:
         """Whether it is a passive party's, of its own columns alone."""
         return list(self.parties) == [self.seat]
 
+    def as_json(self) -> dict[str, Any]:
+        """Return what its file holds."""
+        return written(self, self.verdict)
+
     def save(self, folder: Path) -> None:
         """Write ``summary.json``, all at once; of a passive party's seat for its owner only.
 

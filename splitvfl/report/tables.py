@@ -79,8 +79,8 @@ _SUMMARY_LEGEND = {
     "the others tie, in the middle",
     "worst": "the larger of the two figures in the first line, over all attacks on messages",
     AUDITOR: "",  # it depends on the labels: :func:`auditor_legend`
-    "err": "measured ½(FPR + FNR) of the auditor's attack, 0.50 is blind; below it, the defense's own bound: that of "
-    "noise on the gradient holds if the defense's model does, for attackers who do not know what the model predicts",
+    "err": "measured ½(FPR + FNR) of the auditor's attack, 0.50 is guessing; below it, the defense's own bound: that "
+    "of noise on the gradient holds if the defense's model does, for attackers who do not know what the model predicts",
     "noise": "noise power over the message's own; p: the power itself, where only that is known",
 }
 
@@ -99,7 +99,7 @@ _FEATURE_LEGEND = {
     "training records; beside it that of answering the column's mean, or the middle of its range",
     "near": "share of entries that are estimated to within .05 of the range, of test records if there are some",
     "scores": "what an attacker has who gets scores from somebody else; activation: who receives the partner's part "
-    "and computes them itself, as the label party does in training, and in predictions who computes the scores",
+    "and computes them itself, as the active party does in training, and in predictions who computes the scores",
     "column": f"those {_COLUMNS_SHOWN} that the best attack reads best, compared with the mean",
 }
 
@@ -108,8 +108,8 @@ _READING_LEGEND = {
     "recover, the mean over columns: in the epoch in which that is most, or over the run",
     "last epoch": "the same in the last epoch alone, which whoever sends gradients can spoil",
     "over the run": "the same of each record's mean estimate over all epochs",
-    "without": "what the label party's own columns tell, without any message",
-    "columns told": "those of whose variance more than half was recovered in any epoch or over the run; column by "
+    "without": "what the active party's own features recover, without any message",
+    "recovered": "those of whose variance more than half was recovered in any epoch or over the run; column by "
     "column, the most that any attack recovers that assumes no more",
     "(end)": "of messages that the finished model makes of the training records again, which are not sent",
     "(eval)": "of records that are evaluated, where no message of training could be judged",
@@ -283,10 +283,10 @@ def _readings(rows: Sequence[DefenseRow]) -> Iterator[Table]:
     found = [(row, party, one) for row, party in with_parties(rows) for one in party.readings]
     if not found:
         return
-    table = _table("What the label party reads of columns", 15)
+    table = _table("Features as the active party recovers them", 15)
     table.add_column("of", overflow="fold", width=12)
     table.add_column("by", overflow="fold", width=10)
-    _numbers(table, ("messages", 8), ("own", 4), ("joint", 5), ("exact", 5), ("columns told", 8))
+    _numbers(table, ("messages", 8), ("own", 4), ("joint", 5), ("exact", 5), ("recovered", 9))
     for row, party, one in found:
         figures = (one.most, one.without_messages, one.joint, one.exact_total)
         shares = (MISSING if share is None else f"{share:.0%}" for share in figures)
@@ -345,9 +345,9 @@ def _compared_readings(rows: Sequence[DefenseRow]) -> Iterator[Table]:
     found = [(row, party, *one) for row, party in with_parties(rows) for one in party.read_shares.items()]
     if not found:
         return
-    table = _table("What the label party reads of columns", _WIDE_NAME_WIDTH)
+    table = _table("Features as the active party recovers them", _WIDE_NAME_WIDTH)
     table.add_column("by", overflow="fold", width=10)
-    _numbers(table, ("messages", 8), ("own", 5), ("joint", 5), ("exact", 5), ("columns told", 8))
+    _numbers(table, ("messages", 8), ("own", 5), ("joint", 5), ("exact", 5), ("recovered", 9))
     for row, party, attack, (*shares, told) in found:
         cells = (*(_plain(share, 2) for share in shares), _plain(told, 1))
         table.add_row(_breakable(row.label_at(party)), Text(attack), *cells)

@@ -296,7 +296,7 @@ def _by_table(evidence: LabelEvidence, goal: float) -> Verdict:
     if evidence.releases and evidence.one_way:
         seen = " and ".join(evidence.releases)
         return Verdict(
-            "inconclusive", "undecided", f"the partner sees {seen}, made from labels", f"to leave out {seen}"
+            "inconclusive", "undecided", f"the partner sees what is made from labels: {seen}", f"a run without {seen}"
         )
     if not evidence.measurable:
         return Verdict("inconclusive", "undecided", "the excess cannot be measured in this protocol", "a guarantee")

@@ -121,7 +121,7 @@ def test_explain_prints_all_figures_of_a_finished_run(here: Path, capsys: pytest
     long = capsys.readouterr().out
     assert "What it costs" not in short
     assert "What it costs" in long
-    assert "how well an attack tells positives from negatives" in long
+    assert "how well an attack separates positives from negatives" in long
     assert short.startswith("lab → bank’s labels")
 
 

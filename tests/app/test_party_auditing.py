@@ -167,7 +167,7 @@ def test_what_a_run_refuses_is_refused(here: Path) -> None:
         (["bank.yaml"], "--as: bank.yaml describes the columns of one party"),
         (["shop.yaml"], "--as bank or shop"),
         (["shop.yaml", "--as", "lab"], "there is no 'lab'; there are bank, shop"),
-        (["bank.yaml", "--as", "active", "--canaries", "30"], "bank has its own columns alone"),
+        (["bank.yaml", "--as", "active", "--canaries", "30"], "bank has only its own features"),
         (["bank.yaml", "--as", "bank", "--draws", "10"], "at least 400"),
         (["."], "there is no experiment.yaml in it"),
         (["bank.yaml", "--as", "coordinator", "exchange=coordinator"], "has a key and no data"),

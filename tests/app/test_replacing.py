@@ -373,5 +373,5 @@ def test_a_party_that_was_stopped_before_it_agreed_says_how_to_start_anew(
     assert "--overwrite; state in" in said
     assert content(run) == before
     assert main(command) == 130
-    assert "go on with: splitvfl party" in (said := " ".join(capsys.readouterr().err.split()))
+    assert "resume with: splitvfl party" in (said := " ".join(capsys.readouterr().err.split()))
     assert "--overwrite" not in said

@@ -11,11 +11,12 @@ import pytest
 from splitvfl.config.overview import overview
 from splitvfl.config.registry import PluginKind, describe
 
-RUN, MESSAGE, MODEL, NONE = (
-    "Guarantee for the whole run",
-    "Guarantee for each message",
-    "Guarantee under a model of the gradients",
-    "No formal guarantee",
+FIRST, RUN, MESSAGE, NONE, BROKEN = (
+    "Recommended",
+    "From the papers: guarantee for the whole run",
+    "From the papers: guarantee for each message",
+    "From the papers: no formal guarantee",
+    "Known to be broken, for comparison only",
 )
 
 
@@ -58,10 +59,12 @@ def test_an_attack_is_where_its_threat_model_is(name: str, heading: str) -> None
 @pytest.mark.parametrize(
     ("name", "heading"),
     [
-        ("asymmetric-response", f"{RUN}; acts on labels"),
+        ("asymmetric-response", FIRST),
+        ("randomised-response", f"{RUN}; acts on labels"),
         ("record-gaussian", f"{MESSAGE}; acts on cut gradients"),
-        ("sumkl", f"{MODEL}; acts on cut gradients"),
-        ("isotropic", f"{NONE}; acts on cut gradients"),
+        ("sumkl", BROKEN),
+        ("isotropic", BROKEN),
+        ("top-k", f"{NONE}; acts on cut gradients"),
         ("gaussian-ir", f"{NONE}; acts on activations"),
         ("rounding", f"{NONE}; acts on scores"),
     ],
@@ -70,15 +73,15 @@ def test_a_defense_is_where_its_guarantee_is(name: str, heading: str) -> None:
     assert heading_of("defenses", name) == heading
 
 
-def test_groups_are_in_order_and_what_is_recommended_comes_first() -> None:
+def test_what_is_recommended_comes_first_and_what_is_broken_last() -> None:
     defenses = overview("defenses")
     strength = [group.heading.partition(";")[0] for group in defenses]
     rows = [row for group in defenses for row in group.rows]
 
-    assert list(dict.fromkeys(strength)) == [RUN, MESSAGE, MODEL, NONE]
-    assert strength == sorted(strength, key=[RUN, MESSAGE, MODEL, NONE].index)
-    assert [row.name for row in rows if row.text.startswith("Recommended")] == [row.name for row in rows[:2]]
-    assert rows[0].name == "asymmetric-response"
+    assert list(dict.fromkeys(strength)) == [FIRST, RUN, MESSAGE, NONE, BROKEN]
+    assert strength == sorted(strength, key=[FIRST, RUN, MESSAGE, NONE, BROKEN].index)
+    assert [row.name for row in rows[:2]] == ["asymmetric-response", "memoised-response"]
+    assert all(row.text.startswith("Broken by ") for row in defenses[-1].rows)
     targets = [group.heading.split()[2].rstrip(",") for group in overview("attacks")]
     assert list(dict.fromkeys(targets)) == ["labels", "features", "membership"]
     assert targets == sorted(targets, key=["labels", "features", "membership"].index)

@@ -374,7 +374,7 @@ def test_what_was_read_of_columns_has_a_bar_each_and_hostile_names_stay_text(tmp
     assert sentence.endswith(
         "On records outside of the training it recovers 27% where they are evaluated and 26% where they are scored."
     )
-    assert "What the label party reads of columns" not in text_of(page_of(tmp_path / "none", run()))
+    assert "What the active party recovers of features" not in text_of(page_of(tmp_path / "none", run()))
 
 
 def test_categories_stand_beside_the_most_frequent_one(tmp_path: Path) -> None:

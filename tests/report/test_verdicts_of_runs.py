@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from splitvfl.app.trainer import Trainer
-from splitvfl.claims import Guarantee
+from splitvfl.claims import STRATIFIED, Guarantee
 from splitvfl.defenses import AsymmetricResponse
 from splitvfl.errors import CheckpointError
 from splitvfl.leakage.canaries import CanaryLeak
@@ -47,6 +47,84 @@ def test_undefended_labels_are_above_the_goal_with_canaries_and_undecided_withou
     assert of_labels(telecom()) == ("inconclusive", "undecided")
 
 
+# Figures of runs of ten epochs, mlp of one layer, the partner with most of the columns: breast cancer and digits.
+CANCER = {"own_columns_auc": 0.992, "first_component_auc": 0.953, "prediction_auc": 0.973, "total": 0.997}
+DIGITS = {"own_columns_auc": 0.993, "first_component_auc": 0.624, "prediction_auc": 0.617, "total": 0.994}
+
+
+def measured(figures: dict[str, float], worst: float, **changes: object) -> RunSummary:
+    """Return a run with such figures, of which an attack on messages recovers labels with an AUC."""
+    lab = replace(party(auditor_linear=result(worst)), includes_features=True, **figures, **changes)  # type: ignore[arg-type]
+    return run("axis-sumkl(detection_error=0.4)", parties={"lab": lab})
+
+
+def test_a_broken_defense_is_above_the_goal_however_much_the_partner_knows_anyway() -> None:
+    # What the partner's own features predict, 0.99, was what an attack was compared with: 0.87 was "goal met".
+    axis = measured(CANCER, 0.867, excess=CanaryLeak(0.862, 0.682, 0.948, 33, 27, figures=5))
+    assert of_labels(axis) == ("above-goal", "excess-above")
+    one_way = replace(
+        run(parties={"lab": replace(party(), own_columns_auc=0.992)}),
+        exchange="one-way",
+        exchange_traits=ExchangeTraits(one_way=True, shows_gradients=False),
+    )
+    assert of_labels(one_way) == ("no-label-dependent-message", "one-way")
+
+
+def test_canaries_decide_what_was_undecided_and_turn_nothing_round() -> None:
+    # The same experiment was "goal met" without canaries and "goal missed" with them.
+    norm = LabelFreeAttack("norm", 0.600, 0.548, False, False, False, 0.602, 1439)
+    without = measured(DIGITS, 0.826, label_free=norm)
+    canaries = measured(DIGITS, 0.824, label_free=norm, excess=CanaryLeak(0.818, 0.714, 0.890, 74, 70, figures=5))
+    assert of_labels(without) == ("inconclusive", "undecided")
+    assert of_labels(canaries) == ("above-goal", "excess-above")
+    for goal in (0.55, 0.6, 0.7):
+        assert of_labels(replace(without, goal=goal))[0] == "inconclusive"
+        assert of_labels(replace(canaries, goal=goal))[0] == "above-goal"
+
+
+def test_an_undefended_model_is_above_the_goal_without_canaries_if_an_attack_needs_no_labels() -> None:
+    norm = LabelFreeAttack("norm", 1.000, 0.993, True, True, True, 1.0, 1439)
+    digits = replace(measured(DIGITS, 1.0, label_free=norm), defenses=[])
+    assert of_labels(digits) == ("above-goal", "attack")
+    (verdict,) = digits.verdict.values()
+    assert verdict.labels is not None
+    assert verdict.labels.reason == "norm reaches 1.00 and needs no labels"
+    found = telecom(label_free=replace(norm, auc=0.98, low=0.95, matched=0.93))
+    assert of_labels(found) == ("above-goal", "attack")
+    assert of_labels(telecom(label_free=replace(norm, beats_baseline=False))) == ("inconclusive", "undecided")
+
+
+def test_hybrid_with_nearly_all_signs_recovered_is_not_below_the_goal() -> None:
+    # Give me some credit: stacked-epochs had 98.7 % of the signs right, and no leak AUC was above the goal.
+    stacked = replace(result(0.5), signs_right=0.987)
+    hybrid = replace(
+        run(parties={"lab": party(stacked_epochs=stacked)}),
+        exchange="hybrid",
+        exchange_traits=ExchangeTraits(shows_gradients=False),
+    )
+    assert of_labels(hybrid) == ("inconclusive", "undecided")
+    (verdict,) = hybrid.verdict.values()
+    assert verdict.labels is not None
+    assert verdict.labels.reason == "the excess cannot be measured in this protocol"
+    assert verdict.labels.decided_by == "a guarantee"
+    shown = LabelFreeAttack("stacked-epochs", 0.987, 0.981, True, True, True, 0.98, 2000)
+    lab = replace(party(stacked_epochs=stacked), label_free=shown)
+    assert of_labels(replace(hybrid, parties={"lab": lab})) == ("above-goal", "attack")
+
+
+def test_a_stratified_division_voids_a_guarantee_and_one_way() -> None:
+    void = replace(ANSWERS, void=(STRATIFIED.name,))
+    found = replace(telecom(guarantee=void, excess=NEAR), label_releases=[STRATIFIED.name])
+    assert of_labels(found) == ("inconclusive", "excess-undecided")
+    assert of_labels(replace(found, goal=0.99)) == ("below-goal", "excess-below")
+    traits = ExchangeTraits(one_way=True, shows_gradients=False)
+    one_way = replace(telecom(), exchange="one-way", exchange_traits=traits, label_releases=[STRATIFIED.name])
+    (verdict,) = one_way.verdict.values()
+    assert verdict.labels is not None
+    assert verdict.labels.state == "inconclusive"
+    assert verdict.labels.reason == "the partner sees what is made from labels: stratified division"
+
+
 def test_a_guarantee_at_the_goal_is_below_it_whatever_the_interval_is() -> None:
     assert of_labels(telecom(guarantee=ANSWERS, excess=NEAR)) == ("below-goal", "guarantee")
     assert of_labels(telecom(excess=NEAR)) == ("inconclusive", "excess-undecided")
@@ -63,7 +141,7 @@ def test_what_is_revealed_of_randomised_labels_is_shown_and_decides_nothing() ->
     assert of_labels(found) == of_labels(telecom(guarantee=ANSWERS, excess=NEAR))
     said = StringIO()
     Console(width=80, file=said).print(first_screen(found))
-    assert "  0.98         95 % CI 0.95–0.99 for their randomised labels " in said.getvalue()
+    assert "  0.98         95 % CI 0.95–0.99 for their randomised labels" in said.getvalue()
 
 
 def test_what_is_made_from_labels_voids_a_guarantee_and_one_way() -> None:
