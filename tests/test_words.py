@@ -119,7 +119,6 @@ NOT_YET_CLEAN = frozenset(
         "privacy/solvable.py",
         "privacy/statement.py",
         "report/audit_words.py",
-        "report/promises.py",
         "report/releases.py",
         "run/alignment.py",
         "run/column_seats.py",

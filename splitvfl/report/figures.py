@@ -35,12 +35,10 @@ from splitvfl.report.party_result import PartyResult
 from splitvfl.report.rows import (
     DefenseRow,
     Estimate,
-    PartyRow,
     RunGroup,
     attack_names,
     estimate,
     rows_by_defense,
-    with_parties,
 )
 from splitvfl.report.summary import RunSummary
 
@@ -52,7 +50,7 @@ Metrics = Sequence[Mapping[str, Any]]
 
 _PANELS_PER_ROW = 3
 _PANEL_HEIGHT = 2.15
-_LONGEST_TITLE = 42
+_LONGEST_TITLE = 36
 
 
 def leak_curves(group: RunGroup, metrics: Sequence[Metrics], *, name: str) -> str:
@@ -159,12 +157,6 @@ def _shortened(title: str) -> str:
     return title if len(title) <= _LONGEST_TITLE else f"{title[: _LONGEST_TITLE - 1]}…"
 
 
-def _folded(label: str) -> str:
-    """Return a long label on two lines, its settings on the second."""
-    name, bracket, settings = label.partition(" (" if " (" in label else "(")
-    return label if len(label) <= _LONGEST_TITLE or not bracket else f"{name}\n({_shortened(settings)}"
-
-
 def _points(curve: Mapping[int, float]) -> tuple[list[int], list[float]]:
     return list(curve), list(curve.values())
 
@@ -172,7 +164,7 @@ def _points(curve: Mapping[int, float]) -> tuple[list[int], list[float]]:
 def _label_ends(axes: Axes, panel: _Panel, colours: Mapping[str, str], low: float) -> None:
     """Name every line at the right, where it ends, without names running into each other."""
     ends = {attack: _last(panel.per_step[attack]) for attack in colours if attack in panel.per_step}
-    ends["blind"] = 0.5
+    ends["guessing"] = 0.5
     spread = _spread(ends, gap=0.092 * (1.03 - low), low=low, high=1.03)
     for name, height in spread.items():
         place = {"xy": (1.0, height), "xytext": (4, 0), "va": "center"}
@@ -249,7 +241,8 @@ class _Point:
         if row.test is None or leak is None:
             return None
         states = [one.state for one in row.label_verdicts.values()]
-        return cls(row.label, row.test, leak, max((STATE_COLOURS[state] for state in states), default=INK))
+        label = "no defense" if row.label == "none" else row.label
+        return cls(label, row.test, leak, max((STATE_COLOURS[state] for state in states), default=INK))
 
 
 def _lines_of(group: RunGroup, rows: Sequence[DefenseRow]) -> Iterator[tuple[str, float]]:
@@ -353,58 +346,6 @@ def _box_at(x: float, y: float, dx: float, dy: float, width: float, pixel: float
     left = x + pixel * (dx if dx > 0 else dx - width)
     middle, half = y + pixel * dy, 0.65 * SMALL * pixel
     return Bbox.from_extents(left, middle - half, left + pixel * width, middle + half)
-
-
-def leak_map(group: RunGroup, *, name: str) -> str:
-    """Return the worst leak AUC of each attack against each defense, as a table of shaded cells."""
-    attacks = attack_names(group.runs)
-    cells = [(row.label_at(party), party) for row, party in with_parties(rows_by_defense(group))]
-    if not attacks or not cells:
-        return ""
-    with drawing_style():
-        drawn = new_figure(0.42 * len(cells) + 0.5)
-        axes = drawn.subplots()
-        for height, (_, party) in enumerate(cells):
-            for column, attack in enumerate(attacks):
-                found = party.attacks.get(attack)
-                worst = None if found is None or found.worst is None else found.worst.mean
-                _draw_cell(axes, column, height, worst)
-        _name_cells(axes, attacks, [_folded(label) for label, _ in cells])
-        return inline_svg(drawn, name, alt=_map_in_words(cells))
-
-
-def _map_in_words(cells: Sequence[tuple[str, PartyRow]]) -> str:
-    said = [f"{label}: {_mean(party.worst)} to {party.worst_attack or 'no attack'}" for label, party in cells]
-    return f"Worst leak AUC of each attack on each defense. The darkest cell of each row is {'; '.join(said)}."
-
-
-def _draw_cell(axes: Axes, column: int, height: int, worst: float | None) -> None:
-    from matplotlib import colormaps
-    from matplotlib.patches import Rectangle
-
-    share = 0.0 if worst is None else max(0.0, 2.0 * worst - 1.0)
-    fill = PAPER if worst is None else colormaps["Oranges"](0.04 + 0.84 * share)
-    axes.add_patch(Rectangle((column + 0.015, height + 0.05), 0.97, 0.9, facecolor=fill, linewidth=0))
-    axes.text(
-        column + 0.5,
-        height + 0.5,
-        "–" if worst is None else figure(worst),
-        ha="center",
-        va="center",
-        fontsize=SMALL + 1,
-        # Cells keep their colour on a dark page, so the figures on them do too.
-        color=MUTED if worst is None else "#ffffff" if share > 0.62 else "#1c1c1c",
-    )
-
-
-def _name_cells(axes: Axes, attacks: Sequence[str], names: Sequence[str]) -> None:
-    axes.set_xlim(0, len(attacks))
-    axes.set_ylim(len(names), 0)
-    axes.axis("off")
-    for column, attack in enumerate(attacks):
-        axes.text(column + 0.5, -0.12, attack, ha="center", va="bottom", fontsize=SMALL, color=INK, parse_math=False)
-    for height, name in enumerate(names):
-        axes.text(-0.06, height + 0.5, name, ha="right", va="center", fontsize=SMALL, color=INK, parse_math=False)
 
 
 def _spread(heights: Mapping[str, float], *, gap: float, low: float, high: float) -> dict[str, float]:

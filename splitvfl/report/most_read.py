@@ -132,7 +132,7 @@ def sent_when(best: MostRead) -> str:
         "last": "in the last epoch",
         "run": "over the run",
         "evaluation": "of records that were evaluated",
-        "once": "once, before training,",
+        "once": "once, before training",
         "steps": "in all steps together",
     }
     return words.get(best.moment) or f"in {epoch_of(best.reading)}"

@@ -181,15 +181,14 @@ def test_ids_are_unique_and_references_meet_them(drawn_page: tuple[Path, str]) -
 def test_figures_and_definitions_are_there(tmp_path: Path) -> None:
     page = page_of(tmp_path, run(), run("isotropic", leak=0.55))
     text = text_of(page)
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 2
     assert text.index("below goal") < text.index("Contents") < text.index("Guarantees")
     for expected in (
         "0.988",
         "0.123",
         "1.99",
         "0.93",
-        "0.66 ",
-        "· 17",
+        "0.66 0.66, –",
         "0.81",
         "0.33",
         "guessing",
@@ -336,7 +335,7 @@ def test_both_views_of_predictions_and_single_columns_are_shown(tmp_path: Path) 
 
     text = text_of(write_report([folder], tmp_path / "report.html", title="views").read_text(encoding="utf-8"))
 
-    assert re.search(r"half-star\s*telecom\s*scores\s*2\s*1\s*in 5 columns\s*0.0312\s*–\s*31%\s*–\s*–", text)
+    assert re.search(r"half-star\s*telecom\s*scores\s*2\s*1\s*in 5 features\s*0.0312\s*–\s*31%\s*–\s*–", text)
     assert re.search(r"half-star\s*telecom\s*activation\s*2\s*2\s*0.0017\s*–\s*97%\s*–\s*–", text)
     assert re.search(r"\(means alone\)\s*telecom\s*activation\s*2\s*2\s*0.08\s*–", text)
     assert re.search(r"\(½ alone\)\s*telecom\s*activation\s*2\s*2\s*0.0912\s*–", text)
@@ -344,7 +343,7 @@ def test_both_views_of_predictions_and_single_columns_are_shown(tmp_path: Path) 
     assert "half-star (activation of test records): 3 of 24 records lie beyond the known range." in text
 
 
-def test_what_was_read_of_columns_has_a_bar_each_and_hostile_names_stay_text(tmp_path: Path) -> None:
+def test_what_was_recovered_of_features_has_a_shade_each_and_hostile_names_stay_text(tmp_path: Path) -> None:
     names = ["<b>age</b>", *(f"c{place}" for place in range(44))]
     columns = [
         ColumnShare(name, share, accumulated=0.25) for name, share in zip(names, (0.9, *[0.1] * 44), strict=True)
@@ -355,26 +354,27 @@ def test_what_was_read_of_columns_has_a_bar_each_and_hostile_names_stay_text(tmp
     one = run()
     name, own = next(iter(one.parties.items()))
     page = page_of(tmp_path, replace(one, parties={name: replace(own, readings=[reading])}))
-    assert 'style="width: 90%" class="high"' in page
+    assert 'style="background:#3d3d3d;color:#ffffff">90%<' in page
+    assert 'style="background:#c9c9c9;color:#000000">25%<' in page, "over the run"
     assert "<b>age</b>" not in page
     text = text_of(page)
     for said in (
-        "knew 5% of the records",
+        "knows 5% of the records",
         "<b>age</b>",
         "and 5 others",
         "flat",
         "7%",
         "33%",
         "3 messages were left out",
-        "mean, of 1,234 records that were evaluated, of whom it knew nobody 27%",
-        "mean, of 5 records that were scored, of whom it knew nobody 26%",
+        "mean, of records that were evaluated 27%",
+        "mean, of records that were scored 26%",
     ):
         assert said in text, said
     (sentence,) = columns_read(replace(one, parties={name: replace(own, readings=[reading])}))
     assert sentence.endswith(
         "On records outside of the training it recovers 27% where they are evaluated and 26% where they are scored."
     )
-    assert "What the active party recovers of features" not in text_of(page_of(tmp_path / "none", run()))
+    assert "Features of telecom" not in text_of(page_of(tmp_path / "none", run()))
 
 
 def test_categories_stand_beside_the_most_frequent_one(tmp_path: Path) -> None:
@@ -386,9 +386,9 @@ def test_categories_stand_beside_the_most_frequent_one(tmp_path: Path) -> None:
     summary = replace(one, parties={name: replace(own, readings=[reading])})
     text = text_of(page := page_of(tmp_path, summary))
     assert "<i>sex</i>" not in page
-    assert "region 83% 66% 50%" in text
-    assert "<i>sex</i> 61% 51% 20%" in text
-    assert "Of more than 32 categories, and left out: device." in text
+    assert "region 55% 83% right, 66% by guessing" in text
+    assert "<i>sex</i> 20% 61% right, 51% by guessing" in text
+    assert "Left out, more than 32 categories: device." in text
     (said,) = columns_read(summary)
     assert (
         "recovers 33% of its features, the mean of 2 (of numbers the variance, of 1 categorical field what is" in said
@@ -413,7 +413,7 @@ def test_attacks_after_training_and_what_they_knew_are_shown(tmp_path: Path) -> 
     text = text_of(page_of(tmp_path, run(), knowing))
     assert "telecom model-completion 10 positive and 12 negative records 0.97 0.72 0.93 –" in text
     assert "Attack: model-completion" in text
-    assert "know 1 positive and 0 negative records or 10 positive and 12 negative records beforehand" in text
+    assert "know 1 positive and 0 negative records or 10 positive and 12 negative records. A partner" in text
     assert "Before: the same attack" not in text_of(page_of(tmp_path / "other", run()))
 
 
@@ -441,8 +441,8 @@ def test_run_without_metrics_or_settings(tmp_path: Path) -> None:
     (folder / "metrics.jsonl").unlink()
     (folder / "experiment.yaml").unlink()
     page = write_report([folder], tmp_path / "report.html", title="t").read_text(encoding="utf-8")
-    assert page.count("<svg") == 2
-    assert "When does it leak?" not in page
+    assert page.count("<svg") == 1
+    assert "Leak AUC while training" not in page
 
 
 def test_seeds_become_means_with_intervals(tmp_path: Path) -> None:
@@ -538,7 +538,6 @@ def test_svg_is_well_formed_and_takes_the_pages_colours() -> None:
     drawings = [
         figures.leak_curves(group, lines, name="a"),
         figures.cost_and_leak(group, name="b"),
-        figures.leak_map(group, name="c"),
     ]
     for drawing in drawings:
         ElementTree.fromstring(drawing)
@@ -610,8 +609,8 @@ def test_an_attack_that_reads_the_wrong_way_round_after_training_has_chance_besi
     after = replace(late(0.04, math.nan, 0.52, positives=56, negatives=57), scored=0.5)
     knowing = run(parties={"telecom": PartyResult(attacks={}, after_training={"model-completion": after})})
     page = page_of(tmp_path, knowing)
-    assert "<td>0.96<small>raw 0.04</small></td>" in page
-    assert "<small>chance 0.54</small>" in page
+    assert "<td>0.96<small>turned from 0.04</small></td>" in page
+    assert "<small>guessing 0.54</small>" in page
     assert "<small>scores 50%</small>" in page
 
 
@@ -620,7 +619,6 @@ def test_records_left_out_and_chance_are_shown(tmp_path: Path) -> None:
     text = text_of(page_of(tmp_path, run(parties={"telecom": PartyResult(attacks={"norm": few})})))
     assert "of 10%: 0.98" in text
     assert "Guessing is expected to reach 0.54 on 113, of them 56 positive" in text
-    assert "Of 10 %: records left out" in text
 
 
 # --- what makes it one that can be signed
@@ -725,7 +723,7 @@ def test_page_says_what_it_is_about_and_has_room_for_a_signature(tmp_path: Path)
         "2026-05-04 17:05:06 UTC",
         "splitvfl train credit.yaml",
         "torch 2.0",
-        "3 columns of numbers after encoding, 1 categorical field",
+        "3 features of numbers after encoding, 1 categorical field",
         f"labels {'ab' * 16}",
         f"columns {'cd' * 16}",
         "Name Date Signature",
@@ -735,13 +733,30 @@ def test_page_says_what_it_is_about_and_has_room_for_a_signature(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("drawn")
-def test_the_plot_is_on_the_first_page_and_the_auditor_is_the_first_column_of_the_heat_map(tmp_path: Path) -> None:
+def test_the_plot_is_on_the_first_page(tmp_path: Path) -> None:
     page = page_of(tmp_path, run(), run("max-norm"))
-    first, heat = (part[: part.index("</svg>")] for part in page.split("<svg")[1:3])
+    first = page[page.index("<svg") : page.index("</svg>")]
     assert "What each defense costs and leaks" in first
     assert page.index(first) < page.index("Contents")
-    assert heat.index("auditor") < heat.index(">norm<")
-    assert "Worst leak AUC of each attack on each defense" in heat
+
+
+def test_attacks_are_cells_on_one_scale_and_the_auditor_is_the_first(tmp_path: Path) -> None:
+    page = page_of(tmp_path, run(), run("max-norm", leak=0.5, attack="direction"))
+    table = page.partition("<h3>Attacks on labels</h3>")[2].partition("</table>")[0]
+    assert re.findall("<th>([^<]+)</th>", table) == ["Defense", "auditor", "norm", "direction"]
+    assert 'style="background:#ffffff;color:#000000">0.50<' in table
+    assert 'style="background:#464646;color:#ffffff">0.93<' in table
+    assert table.count("<td>–</td>") == 2
+
+
+def test_settings_that_runs_share_stand_once(tmp_path: Path) -> None:
+    for number, defense in enumerate(("a", "b", "b")):
+        stored(tmp_path / str(number), run(defense), settings=f"data: digits\ndefenses: [{defense}]\n")
+    text = text_of(write_report([tmp_path], tmp_path / "report.html", title="t").read_text())
+    shown = text.partition("Provenance")[2]
+    assert shown.count("data: digits") == 1
+    assert "but for: -defenses: [a] +defenses: [b]" in shown
+    assert shown.count("Settings as of the run above.") == 1
 
 
 def test_every_figure_has_a_text_and_every_table_can_be_reached(tmp_path: Path) -> None:
