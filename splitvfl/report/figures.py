@@ -215,7 +215,7 @@ def cost_and_leak(group: RunGroup, *, name: str) -> str:
             place = {"xy": (0.995, height), "xytext": (0, 3 if number == 0 else -10), "ha": "right", "va": "bottom"}
             behind = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.5}
             _note(axes, text, color=MUTED, xycoords=axes.get_yaxis_transform(), bbox=behind, **place)
-        known = None if measured else estimate(row.known and row.known.mean for row in rows)
+        known = None if measured else estimate(None if row.known is None else row.known.mean for row in rows)
         if measured:
             _mark(axes, group.goal, f"goal: at most {figure(group.goal)}")
         elif known is not None:
@@ -250,7 +250,7 @@ def _lines_of(group: RunGroup, rows: Sequence[DefenseRow]) -> Iterator[tuple[str
     for row in rows:
         if row.test is not None and row.parties and all(party.silent for party in row.parties):
             yield f"{row.label}: no message depends on labels", row.test.mean
-    alone = estimate(run.own_model and run.own_model.alone for run in group.runs)
+    alone = estimate(None if run.own_model is None else run.own_model.alone for run in group.runs)
     if alone is not None:
         owner = next(run.own_model.party for run in group.runs if run.own_model is not None)
         yield f"{owner} alone", alone.mean
