@@ -109,7 +109,7 @@ class MLPRecipe(Recipe):
         top: The same with the outputs included, as in ``top: [32, 1]``; one of the two is enough.
         dropout: Share of a layer's outputs that are left out in a training step.
         private_top: Whether the active party has a second top of the same widths, which learns from true labels, sends
-            nothing and predicts (:mod:`splitvfl.party.private_top`); the first decides what crosses. It is the active
+            nothing and predicts (:mod:`splitvfl.party.top_model`); the first decides what crosses. It is the active
             party's own business: no other party is told of it, or needs to write it.
         label_scale: For regression: whether the top puts out standard deviations of the training labels from their
             mean (:class:`LabelScale`).

@@ -146,15 +146,15 @@ def used_names(texts: Iterable[str]) -> set[str]:
     names: set[str] = set()
     for text in texts:
         aliases: dict[str, str] = {}
-        tree = ast.parse(text)
-        for node in ast.walk(tree):
+        nodes = list(ast.walk(ast.parse(text)))
+        for node in nodes:
             if isinstance(node, ast.Import):
                 names.update(alias.name for alias in node.names)
                 aliases.update({alias.asname: alias.name for alias in node.names if alias.asname})
             elif isinstance(node, ast.ImportFrom):
                 names.update(f"{node.module}.{alias.name}" for alias in node.names)
                 aliases.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
-        names.update(_dotted(node, aliases) for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.Name))
+        names.update(_dotted(node, aliases) for node in nodes if isinstance(node, ast.Attribute | ast.Name))
     return {
         ".".join(parts[:end]) for parts in (name.split(".") for name in names) for end in range(1, len(parts) + 1)
     } - {""}

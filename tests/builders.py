@@ -146,7 +146,7 @@ def take_step(trainer: Trainer, rows: Tensor) -> None:
     halves = {name: side.step(batches.get(name, NO_RECORDS), trainer.step) for name, side in trainer._sides.items()}
     turns = {party.name: party.random for party in parties}
     converse(halves, turns=turns, record=trainer.record)
-    trainer.step += 1
+    trainer.training.step += 1
 
 
 def weights(trainer: Trainer) -> dict[str, Tensor]:

@@ -60,9 +60,9 @@ REACH = {
 MANY_PARAMETERS = 8
 CALLABLES_WITH_MANY_PARAMETERS = 8
 
-METHODS = 54  # of one class, with those that it inherits from others of the package
+METHODS = 40  # of one class, with those that it inherits from others of the package
 HOLDERS_OF_THE_WHOLE_CONFIG = 60  # functions that take an ExperimentConfig, and types that have one
-ARROWS = 138  # from one folder to another whose modules it imports
+ARROWS = 139  # from one folder to another whose modules it imports
 
 WHY = "Take something away, or explain in the commit what a higher ceiling buys the reader."
 

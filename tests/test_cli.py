@@ -18,10 +18,11 @@ from splitvfl.cli import main
 from splitvfl.config.sections import load_config
 from splitvfl.models.mlp import MLPRecipe
 from splitvfl.report.summary import read_summary
+from splitvfl.system.signals import Interrupted
 from tests.commands import Command
 
 # What own columns predict is never asked here, only whether it was judged.
-pytestmark = pytest.mark.usefixtures("few_rounds")
+pytestmark = pytest.mark.usefixtures("quick_own_models")
 
 EXPERIMENT = """
 data: {name: breast-cancer}
@@ -37,6 +38,7 @@ train:
   noise_seed_for_experiments: 5
 defenses: [isotropic]
 attacks: [norm, direction]
+audit: false
 """
 
 
@@ -70,7 +72,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     return folder / "runs/credit", out.getvalue(), errors.getvalue()
 
 
-COMPARED = ["train.epochs=1", "--defenses", "none,max-norm", "--seeds", "2"]
+COMPARED = ["train.epochs=1", "train.checkpoint_every_steps=14", "--defenses", "none,max-norm", "--seeds", "2"]
 
 
 @pytest.fixture(scope="module")
@@ -193,6 +195,17 @@ def test_a_twin_is_refused_beside_canaries_and_without_an_auditor(
             assert main([command, str(experiment), setting, "--audit-twin"]) == 2
             assert expected in capsys.readouterr().err
     assert not Path("runs").exists()
+
+
+def test_who_stops_a_twin_is_told_how_to_resume_it(
+    experiment: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise Interrupted
+
+    monkeypatch.setattr("splitvfl.app.experiment.run_experiment", stopped)
+    assert main(["train", str(experiment), "--audit-twin"]) == 130
+    assert "--out runs/credit --resume --audit-twin;" in capsys.readouterr().err
 
 
 def test_a_comparison_goes_on_where_it_was_stopped(experiment: Path, compared: tuple[Path, str]) -> None:
@@ -355,7 +368,7 @@ def test_compare_cuts_a_model_elsewhere_and_makes_the_cut_wider_and_narrower(
         'parties: {clinic: {role: active, columns: ["mean *"]}, lab: {role: passive, columns: rest}}\n'
         "model: {name: mlp, bottom: [12, 6], top: [5, 1]}\n"
         "train: {epochs: 1, batch_size: 128}\n"
-        "attacks: [{name: ridge, known_share: 0.2}]\n"
+        "attacks: [{name: ridge, known_share: 0.2}]\naudit: false\n"
     )
     words = ["compare", "c.yaml", "--defenses", "none", "--seeds", "1", "--no-audit-twin"]
     assert main([*words, "--cuts", "1,3", "--widths", "4, 2"]) == 0

@@ -42,6 +42,7 @@ from splitvfl.learning.label_gradients import LabelGradients, mean_cross_entropy
 from splitvfl.metrics import leak_auc
 from splitvfl.models import Linear, LinearTop
 from tests.builders import random
+from tests.rows import every
 from tests.saving import through_disk
 
 
@@ -344,7 +345,7 @@ def test_a_label_attack_says_in_reports_what_it_does(name: str) -> None:
     assert explanations_of(type(ATTACKS[name].make()))[name].endswith(".")
 
 
-@pytest.mark.parametrize("hook", [row.make() for row in (ATTACKS | DEFENSES).values()], ids=(ATTACKS | DEFENSES).keys())
+@every(hook=[row.make() for row in (ATTACKS | DEFENSES).values()])
 def test_a_hook_names_its_source_and_documents_its_call(hook: Any) -> None:
     documentation = inspect.getdoc(type(hook)) or ""
     assert "Source:" in documentation
@@ -353,7 +354,7 @@ def test_a_hook_names_its_source_and_documents_its_call(hook: Any) -> None:
     assert "Returns:" in call
 
 
-@pytest.mark.parametrize("hook", [row.make() for row in (ATTACKS | DEFENSES).values()], ids=(ATTACKS | DEFENSES).keys())
+@every(hook=[row.make() for row in (ATTACKS | DEFENSES).values()])
 def test_settings_are_keyword_only_and_data_is_positional_only(hook: Any) -> None:
     settings = list(inspect.signature(type(hook)).parameters.values())
     assert all(setting.kind is inspect.Parameter.KEYWORD_ONLY for setting in settings)
@@ -362,8 +363,8 @@ def test_settings_are_keyword_only_and_data_is_positional_only(hook: Any) -> Non
     assert all(argument.kind is inspect.Parameter.POSITIONAL_ONLY for argument in data)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ATTACKS)
+@every(dtype=[torch.float32, torch.float64])
 def test_an_attack_returns_one_finite_row_per_record_and_changes_nothing(name: str, dtype: torch.dtype) -> None:
     for view in views(name, dtype):
         given = list(tensors_in(view._seen))
@@ -399,8 +400,8 @@ def test_an_attack_goes_on_from_its_saved_state(name: str) -> None:
             assert equal(call_attack(straight, view), call_attack(resumed, view))
 
 
-@pytest.mark.parametrize("scale", [1e-12, 1e-6, 1e6])
 @pytest.mark.parametrize("name", [name for name in LABEL_ATTACKS if not ATTACKS[name].beyond_a_cut])
+@every(scale=[1e-12, 1e-6, 1e6])
 def test_an_attack_ranks_alike_at_any_magnitude(name: str, scale: float) -> None:
     for width in ATTACKS[name].widths:
         aucs = []
@@ -435,8 +436,8 @@ def test_an_attack_survives_gradients_of_zeros_and_a_single_record(name: str) ->
         assert call_attack(ATTACKS[name].make(), one).shape == (1,)
 
 
-@pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("name", LABEL_ATTACKS)
+@every(half=[False, True])
 def test_an_attack_works_at_a_cut(name: str, half: bool) -> None:
     for width in ATTACKS[name].widths:
         torch.manual_seed(0)
@@ -575,9 +576,8 @@ def sent_as_one_and_row_by_row(name: str, width: int, dtype: torch.dtype) -> tup
     return sent_silently(name, message, slice(0, ROWS), dtype), torch.cat(parts)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("width", [1, 2, 5])
 @pytest.mark.parametrize("name", [name for name, row in DEFENSES.items() if row.scope == "row"])
+@every(width=[1, 2, 5], dtype=[torch.float32, torch.float64])
 def test_what_acts_on_rows_gives_each_what_it_gives_it_alone(name: str, width: int, dtype: torch.dtype) -> None:
     """Noise apart, but not its scale: workers that have some of the rows each send what one process would."""
     together, alone = sent_as_one_and_row_by_row(name, width, dtype)
@@ -601,9 +601,8 @@ def test_what_acts_on_batches_does_not(name: str) -> None:
     assert not torch.allclose(together, alone, rtol=1e-3, atol=1e-9)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("width", [1, 2, 5])
 @pytest.mark.parametrize("name", DEFENSES)
+@every(width=[1, 2, 5], dtype=[torch.float32, torch.float64])
 def test_a_defense_sends_a_new_finite_message_of_the_same_kind(name: str, width: int, dtype: torch.dtype) -> None:
     defense = DEFENSES[name].make()
     message = message_for(defense, width, dtype)
@@ -688,9 +687,8 @@ def test_a_saved_state_shares_no_memory_with_its_defense(name: str) -> None:
     assert repr(state) == kept
 
 
-@pytest.mark.parametrize("width", [1, 8])
-@pytest.mark.parametrize("scale", [10.0**power for power in range(-12, 7, 2)])
 @pytest.mark.parametrize("name", OF_GRADIENTS)
+@every(scale=[10.0**power for power in range(-12, 7, 2)], width=[1, 8])
 def test_a_gradient_defense_takes_any_magnitude(name: str, scale: float, width: int) -> None:
     defense = DEFENSES[name].make()
     for seed in range(2):
@@ -735,8 +733,8 @@ def test_what_a_defense_logs_are_finite_numbers(name: str) -> None:
         assert logged["power"] > 0
 
 
-@pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("name", AT_THE_CUT)
+@every(half=[False, True])
 def test_a_defense_works_at_a_cut(name: str, half: bool) -> None:
     torch.manual_seed(0)
     model = SplitModel(*DEFENSES[name].halves())

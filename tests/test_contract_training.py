@@ -28,7 +28,7 @@ from splitvfl.party.party import ActiveParty, PassiveParty
 from tests.builders import ACTIVE, party_data, seeded, weights
 
 # What own columns predict is never asked here, only whether it was judged.
-pytestmark = pytest.mark.usefixtures("few_rounds")
+pytestmark = pytest.mark.usefixtures("quick_own_models")
 
 BATCH = 16
 ENCRYPTED = InsecureEncryption(key_bits=512)

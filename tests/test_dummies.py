@@ -26,7 +26,7 @@ from splitvfl.party.party import ActiveParty
 from tests.builders import ACTIVE, active_party, generator, party_data, passive_party, top_model
 
 # What own columns predict is never asked here, only whether it was judged.
-pytestmark = pytest.mark.usefixtures("few_rounds")
+pytestmark = pytest.mark.usefixtures("quick_own_models")
 
 
 def marked(part: Records) -> Records:

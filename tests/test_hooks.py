@@ -26,6 +26,7 @@ from splitvfl.hooks import (
     needs_of,
     target_of,
 )
+from tests.rows import every
 
 IDS = torch.tensor([2**41, -5, 7])
 FIELDS = sorted(name for name in vars(View) if isinstance(vars(View)[name], ViewField))
@@ -77,7 +78,7 @@ def test_a_view_takes_no_attributes() -> None:
             setattr(seen, name, torch.zeros(3))
 
 
-@pytest.mark.parametrize("field", FIELDS)
+@every(field=FIELDS)
 def test_only_what_was_seen_can_be_read(field: str) -> None:
     value = torch.ones(3, 2)
     assert torch.equal(getattr(view(**{field: value}), field), value)
@@ -379,8 +380,8 @@ def test_a_hook_that_raises_is_named_with_what_it_raised_and_where(kind: str) ->
     assert raised.value.__cause__ is mistake
 
 
-@pytest.mark.parametrize("mistake", [PrivacyError("no labels"), torch.OutOfMemoryError("no memory")])
 @pytest.mark.parametrize("kind", CALLS)
+@every(mistake=[PrivacyError("no labels"), torch.OutOfMemoryError("no memory")])
 def test_an_error_that_says_what_is_wrong_keeps_its_type_and_gets_a_note(kind: str, mistake: Exception) -> None:
     with pytest.raises(type(mistake)) as raised:
         CALLS[kind](Clumsy(mistake))

@@ -22,7 +22,7 @@ from tests.builders import linear_trainer, random, small_trainer
 from tests.test_contract import ROWS, final_view, ids_of, labels_of, prediction_view, training_view
 
 # What own columns predict is never asked here, only whether it was judged.
-pytestmark = pytest.mark.usefixtures("few_rounds")
+pytestmark = pytest.mark.usefixtures("quick_own_models")
 
 Pair = tuple[dict[str, Any], dict[str, Any]]
 

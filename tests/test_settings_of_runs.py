@@ -56,7 +56,7 @@ from tests.builders import (
 from tests.exchange import logistic
 
 # What own columns predict is never asked here, only whether it was judged.
-pytestmark = pytest.mark.usefixtures("few_rounds")
+pytestmark = pytest.mark.usefixtures("quick_own_models")
 
 # Two sets of arguments that differ in one alone. What is not in the first has its default there.
 Pair = tuple[dict[str, Any], dict[str, Any]]

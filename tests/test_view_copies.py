@@ -19,9 +19,10 @@ from splitvfl.leakage.judging import Leak
 from splitvfl.run.trainer import Trainer
 from tests.builders import same, small_trainer, weights
 from tests.exchange.logistic import trainer_of, weights_of
+from tests.rows import every
 
 # What own columns predict is never asked here, only whether it was judged.
-pytestmark = pytest.mark.usefixtures("few_rounds")
+pytestmark = pytest.mark.usefixtures("quick_own_models")
 
 ROWS = 8
 FIELDS = sorted(name for name in vars(View) if isinstance(vars(View)[name], ViewField) and name != "bottom")
@@ -112,7 +113,7 @@ def field_values(table: Tensor) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("scribble", SCRIBBLES, ids=lambda scribble: scribble.__name__)
-@pytest.mark.parametrize("field", FIELDS)
+@every(field=FIELDS)
 def test_no_field_leads_to_the_memory_that_it_was_made_from(field: str, scribble: Callable[[Tensor], None]) -> None:
     table, ids = party_table(), torch.arange(100, 100 + 3 * ROWS)
     value = field_values(table)[field]
@@ -282,7 +283,9 @@ class ScribblingDefense:
 
 
 @pytest.mark.parametrize("crossing", ["gradient", "activation", "labels"])
-@pytest.mark.parametrize("scribble", [scribble_numpy, scribble_data])
+@pytest.mark.parametrize(
+    "scribble", [scribble_numpy, pytest.param(scribble_data, marks=pytest.mark.slow(reason="two more runs"))]
+)
 def test_a_defense_that_writes_into_what_it_was_handed_changes_no_weight_and_no_figure(
     crossing: str, scribble: Any
 ) -> None:

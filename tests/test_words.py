@@ -36,17 +36,14 @@ NEVER = {
 
 NOT_YET_CLEAN = frozenset(
     {
-        "app/activation_forecast.py",
         "app/attack_auditing.py",
         "app/audit_ceilings.py",
         "app/auditing.py",
-        "app/checking.py",
         "app/counting.py",
         "app/deployment.py",
         "app/distillation.py",
         "app/exchanges.py",
         "app/first_experiment.py",
-        "app/forecast_result.py",
         "app/forecasting.py",
         "app/hdp_statement.py",
         "app/hdp_training.py",
@@ -105,7 +102,6 @@ NOT_YET_CLEAN = frozenset(
         "leakage/many_auditing.py",
         "leakage/many_run_audit.py",
         "leakage/own_columns.py",
-        "leakage/reconstruction.py",
         "leakage/run_audit.py",
         "learning/label_gradients.py",
         "learning/noise_direction.py",

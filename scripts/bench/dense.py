@@ -103,26 +103,26 @@ def _party(team: Team, case: Case, divides: bool) -> PassiveParty:
     torch.manual_seed(0)
     party = PassiveParty(PartyData("bench", names, names, (), records, records), MLP(INPUTS, case.widths))
     party.join(team)
-    party.divides = divides
+    party.weights.divides = divides
     party.share = 1 / team.size
-    party.divide_weights()
+    party.weights.divide()
     return party
 
 
 def _step(party: PassiveParty, step: int) -> None:
     records = party.data.train
-    party.clear_gradients()
+    party.weights.clear_gradients()
     activation = party.activate(records)
     gradient = torch.full_like(activation, 1e-3)
     party.learn(activation, gradient, records, step)
-    party.update()
+    party.weights.update()
 
 
 def _kept(party: PassiveParty) -> int:
     """Return how many bytes of weights and of the optimiser's state this worker keeps."""
-    assert party.optimizer is not None
-    state: list[Any] = [value for one in party.optimizer.state.values() for value in one.values()]
-    tensors = [*party.held.parameters(), *(value for value in state if torch.is_tensor(value))]
+    assert party.weights.optimizer is not None
+    state: list[Any] = [value for one in party.weights.optimizer.state.values() for value in one.values()]
+    tensors = [*party.weights.held.parameters(), *(value for value in state if torch.is_tensor(value))]
     return sum(one.numel() * one.element_size() for one in tensors)
 
 

@@ -37,8 +37,9 @@ from splitvfl.exchange.paillier import EncryptedExchange, Encryption, InsecureEn
 from splitvfl.messaging.messages import Message
 from splitvfl.net.frames import Packed, pack
 from splitvfl.net.link import Link
-from splitvfl.run import checkpoint, networked, party_folder
+from splitvfl.run import checkpoint, party_folder
 from splitvfl.run.prediction import PredictionSettings
+from splitvfl.run.training import Training
 
 COUNTS: Final = struct.Struct("<QQ")
 # Orders by the place where they are carried out.
@@ -181,13 +182,13 @@ def die_while_leaving(orders: Orders) -> None:
 
 def count_steps(orders: Orders) -> None:
     """Note every step that is done."""
-    step_done = networked.PartyRun.step_done
+    step_done = Training.step_done
 
-    def counted(run: Any) -> None:
-        step_done(run)
-        orders.count(run.step)
+    def counted(training: Training) -> None:
+        step_done(training)
+        orders.count(training.step)
 
-    mock.patch.object(networked.PartyRun, "step_done", counted).start()
+    mock.patch.object(Training, "step_done", counted).start()
 
 
 def short_keys(bits: int) -> AbstractContextManager[object]:

@@ -158,7 +158,7 @@ class Trainings:
     def _counted(self, activations: GaussianIR, coefficients: CoefficientNoise) -> Trainer:
         exchange = Split(receiver_clips=ReceiverClips(activation=1.0, coefficient=1.0))
         trainer = self._trainer(exchange, (At(activations, "training"), coefficients))
-        trainer.account = account(next(self._numbers), self.batch)
+        trainer.training.account = account(next(self._numbers), self.batch)
         return trainer
 
     def _trainer(self, exchange: Split, defenses: tuple[Any, ...]) -> Trainer:

@@ -64,7 +64,7 @@ def counted(steps: int = _STEPS) -> dict[str, float]:
     bench = Bench(16 * steps, 2, ROWS + 1)
     team = CountingAlone()
     trainer = Trainer(bench.active, {"passive": bench.passive}, batch_size=16, audit=False)
-    trainer.team = team
+    trainer.training.team = team
     for party in (bench.active, bench.passive):
         party.join(team)
     trainer.fit(1)

@@ -71,19 +71,19 @@ class ActivationForecast:
         most = self.most
         if most is None:
             why = "; ".join(f"{name}: {reason}" for name, reason in self.unavailable.items())
-            return f"What activations tell of the columns of {self.party} could not be measured. {why}".strip()
-        knows = "its half of the model and " if most.knows_model else ""
+            return f"What activations reveal of the features of {self.party} was not measured. {why}".strip()
+        knows = "its model part and " if most.knows_model else ""
         once = "once, " if self.untrained else ""
-        of = self.untrained or ("its trained half" if self.trained else "first weights")
+        of = self.untrained or ("its trained model part" if self.trained else "first weights")
         shares = sorted(one.share for one in self.readings if one.attack == most.attack)
         span = (
             f"{shares[0]:.0%}" if f"{shares[0]:.0%}" == f"{shares[-1]:.0%}" else f"{shares[0]:.0%} to {shares[-1]:.0%}"
         )
         return (
-            f"Of what {self.party} sends {once}with {of}, {self.width} numbers a record, whoever knows {knows}the "
-            f"columns of {most.known_share:.0%} of the records reads {span} of {of_variance(most)}the others' "
-            f"{len(most.columns)} columns{counting(most)}, by the {most.attack} attack: more than half of "
-            f"{most.told or 'none'} of them, most of {with_share(most.columns[0])}.{too_many(most)}"
+            f"From what {self.party} sends {once}with {of}, {self.width} numbers a record, {most.attack} recovers "
+            f"{span} of {of_variance(most)}its {len(most.columns)} features{counting(most)}. It knows {knows}the "
+            f"features of {most.known_share:.0%} of the records, and recovers more than half of "
+            f"{most.told or 'none'} of the others', most of {with_share(most.columns[0])}.{too_many(most)}"
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def forecast_activations(
         raise ConfigError(f"--as: a forecast is of a passive party's columns, and {name} is none; there are {passives}")
     if not config.exchange.factory.shows_activations:
         raise ConfigError(
-            f"{config.source}: exchange: in {config.exchange.name} the label party does not receive each record's "
+            f"{config.source}: exchange: in {config.exchange.name} the active party does not receive each record's "
             "activation, and there is nothing to forecast of a model that is not linear"
         )
     if config.train.threads is not None:  # many small products: more threads wait for each other
@@ -132,7 +132,7 @@ def forecast_activations(
     width = 0
     for draw, party in enumerate(models, start=1):
         width, readers = party.output_width(), thorough_readers(assembly, party)
-        of = f"first weights, draw {draw} of {_draws(assembly)}" if half is None else "the trained half"
+        of = f"first weights, draw {draw} of {_draws(assembly)}" if half is None else "the trained model part"
         notify(f"{of}: {', '.join(map(hook_name, readers)) or 'no reader'}")
         read, missing = read_again(assembly, party, readers, active=config.active, settings=config.train)
         found += read
@@ -186,13 +186,13 @@ def _draws(assembly: Assembly) -> int:
 def _notes(data: PartyData, half: SavedHalf | None, *, one_way: bool) -> Iterator[str]:
     if one_way:
         yield (
-            "in exchange one-way nothing trains this bottom model, and each record is sent once: the run tells as much "
-            "of columns as this, whatever the labels are"
+            "in exchange one-way nothing trains this bottom model, and each record is sent once: the run reveals as "
+            "much of features as this, whatever the labels are"
         )
     elif half is None:
         yield (
-            f"first weights were drawn {DRAWS} times; training changes what activations tell, to more or less: the run "
-            "itself shows it live (feature_leak in TensorBoard), and --model RUN tells it of the trained half"
+            f"first weights were drawn {DRAWS} times; training changes what activations reveal, to more or less: "
+            "the run itself shows it live (feature_leak in TensorBoard), and --model RUN of the trained model part"
         )
     if half is not None and not encoded_alike(data, half):
         yield ENCODED_OTHERWISE

@@ -48,8 +48,8 @@ from splitvfl.party.attaching import (
     promised_in_short,
 )
 from splitvfl.party.party import SENDING, ActiveParty, Party, PassiveParty
-from splitvfl.party.private_top import private_adam
 from splitvfl.party.recipe import Recipe
+from splitvfl.party.top_model import private_adam
 from splitvfl.privacy.accounting import PrivacyBudget
 from splitvfl.report.releases import Reserve
 from splitvfl.report.summary import ExchangeTraits, RunSummary, SpentPrivacy
@@ -195,8 +195,8 @@ class Assembly:
                 if not _is_built_in(bottom):
                     party.output_width()
             self._keep_in_ball(party)
-        party.divides = self._config.model.recipe.dense == "sharded"
-        if party.divides and self._workers > 1:
+        party.weights.divides = self._config.model.recipe.dense == "sharded"
+        if party.weights.divides and self._workers > 1:
             self._check_dividable(party)
         return party
 
@@ -455,7 +455,7 @@ class Assembly:
             partners: Parties whose defenses are known beside those of the active party.
         """
         config, train, task, watch = self._config, self._config.train, active.task, run.watch
-        figures = run.kept if active.best.in_use else run.figures
+        figures = run.kept if active.weights.best.in_use else run.figures
         told = self.plan.known_records(active)
         parties = [active, *partners]
         added = [] if self.noise is None else [self.noise.name]

@@ -38,7 +38,6 @@ from splitvfl.config.sections import ExperimentConfig, TrainConfig
 from splitvfl.data.coin_labels import LEAST_CANARIES
 from splitvfl.errors import ConfigError
 from splitvfl.leakage.judging import ScoreKeeper
-from splitvfl.leakage.message_audit import AUDITORS
 from splitvfl.metrics import leak_auc, oriented
 from splitvfl.run.trainer import Trainer
 from splitvfl.run.training import Status, TrainingProgress
@@ -207,9 +206,7 @@ def _by_party(trainer: Trainer, party: str) -> dict[str, AttackRead]:
     for name, summary in summaries.items():
         keeper = keepers[name]
         coins = keeper.canary_scores() if isinstance(keeper, ScoreKeeper) else None
-        sign = _sign(name, summary.accumulated_auc)
-        signed = None if coins is None else (sign * coins[0], coins[1])
-        found[name] = AttackRead(summary.worst_accumulated_auc, signed, summary.by_messages)
+        found[name] = AttackRead(summary.worst_accumulated_auc, coins, summary.by_messages)
     return found
 
 
@@ -222,23 +219,16 @@ def _by_all(trainer: Trainer) -> dict[str, AttackRead]:
         if not all(isinstance(keeper, ScoreKeeper) for keeper in keepers):
             continue
         judges = [keeper for keeper in keepers if isinstance(keeper, ScoreKeeper)]
-        signs = [_sign(name, judge.accumulated_auc) for judge in judges]
         records = [judge.record_scores() for judge in judges]
         if any(len(labels) != len(records[0][1]) or (labels != records[0][1]).any() for _, labels in records):
             continue  # not of the same records
-        joint = together([sign * sums for sign, (sums, _) in zip(signs, records, strict=True)])
+        joint = together([judge.orientation * sums for judge, (sums, _) in zip(judges, records, strict=True)])
         auc = oriented(leak_auc(torch.from_numpy(joint), torch.from_numpy(records[0][1])))
-        coins = [judge.canary_scores() for judge in judges]
-        put = [sign * own[0] for sign, own in zip(signs, coins, strict=True) if own is not None]
-        tossed = coins[0][1] if coins[0] is not None else None
+        coins = [own for judge in judges if (own := judge.canary_scores()) is not None]
+        read = (together([scores for scores, _ in coins]), coins[0][1]) if coins else None
         by_messages = any(trainer.summaries(party)[name].by_messages for party, own in each.items() if name in own)
-        found[name] = AttackRead(auc, (together(put), tossed) if tossed is not None else None, by_messages)
+        found[name] = AttackRead(auc, read, by_messages)
     return found
-
-
-def _sign(name: str, accumulated_auc: float) -> float:
-    """Return which way round an attack's scores are, as other records than the coins say; the auditor's are right."""
-    return -1.0 if name not in AUDITORS and accumulated_auc < 0.5 else 1.0
 
 
 # --- putting together

@@ -115,7 +115,7 @@ def _try_parts(experiment: Experiment, epochs: int, tell: Callable[[str], None],
     _tell_all(tell, experiment.noise_notes())
     _tell_all(tell, said_of_columns(experiment.columns_solvable(trainer)))
     _tell_all(tell, experiment.said_of_malicious())
-    trainer.solvable, said_of_labels = experiment.solving(trainer, experiment.horizons(trainer)[0])
+    trainer.training.solvable, said_of_labels = experiment.solving(trainer, experiment.horizons(trainer)[0])
     _tell_all(tell, experiment.said_of_goal(trainer))
     _tell_all(tell, said_of_labels)
     widths = {name: party.data.width for name, party in trainer.passives.items()}
@@ -133,7 +133,7 @@ def _try_parts(experiment: Experiment, epochs: int, tell: Callable[[str], None],
             f"run: {going_on} holds a run; this is checked for train --resume. Without --resume train refuses the "
             "folder, with --overwrite it replaces the run, and --out names another folder"
         )
-        trainer.notify = tell
+        trainer.training.notify = tell
         done = experiment.take_up(trainer, going_on)
         on = f"train --resume goes on from step {trainer.step:,}"
         tell(f"run: {on if done is None else nothing_left(going_on, done)}")
@@ -235,7 +235,7 @@ def _try_own_run(deployment: Deployment, folder: Path, tell: Callable[[str], Non
     tell(f"training: {epochs} of {counted(steps, 'step')}, if the others have as many records")
     if going_on is not None:
         tell(
-            f"run: {going_on} holds a run; party goes on with it. With --overwrite it starts anew, and so must the "
+            f"run: {going_on} holds a run; party resumes it. With --overwrite it starts anew, and so must the "
             "others; --out names another folder"
         )
         tried = deployment.take_up(run, notify=tell)
@@ -329,7 +329,7 @@ def _checked_folder(folder: Path, source: str, tell: Callable[[str], None], *, a
         unless = "unless it has --overwrite" if alone else "with --resume"
         tell(
             f"run: {folder}, where a replacement ended before its first checkpoint: the next start brings the earlier "
-            f"run back, and goes on with it {unless}"
+            f"run back, and resumes it {unless}"
         )
         refuse_links(folder, ConfigError)
         place = run_in(folder)

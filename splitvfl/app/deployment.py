@@ -279,7 +279,7 @@ class Deployment:
         team = FirstWorker(self._team.size)  # its own: the workers ask the run that is run whether they are to stop
         quiet = Deployment(self._config, self.name, own=self.own, team=team)
         tried = quiet.run(run.settings.folder, settings=replace(run.settings, team=team))  # data are digested once
-        tried.notify = notify
+        tried.training.notify = notify
         tried.take_up()
         return tried
 
@@ -303,7 +303,7 @@ class Deployment:
         config, own, settings = self._config, self.own, settings or self._settings(folder)
         if self.name != config.active:
             passive = PassiveRun(self._session, config.active, settings, build=self._watched_passive, progress=progress)
-            passive.account = self.assembly.budget()
+            passive.training.account = self.assembly.budget()
             return passive
         self.assembly.check_private_top()
         assert own.task is not None, "labels say what is learned"
@@ -316,10 +316,10 @@ class Deployment:
             build=lambda widths: self._active(task, widths),
             progress=progress,
         )
-        active.account = self.assembly.budget()
+        active.training.account = self.assembly.budget()
         solving = self._solving()
         if solving is not None:
-            active.foresee = lambda columns: self._foreseen(solving, columns)
+            active.training.foresee = lambda columns: self._foreseen(solving, columns)
         return active
 
     def _solving(self) -> Solving | None:
@@ -542,9 +542,12 @@ class Deployment:
                 if reason:
                     watch.unavailable[name][hook_name(attack)] = reason
                 else:
-                    watch.add(name, cut.watch(attack, canaries=party.canaries, classes=party.task.classes, **known))
+                    watch.add(
+                        name,
+                        cut.watch(attack, canaries=party.training_labels.canaries, classes=party.task.classes, **known),
+                    )
             if self._config.audited and exchange.shows_gradients():
-                watch.audits[name] = cut.audit(canaries=party.canaries, classes=party.task.classes)
+                watch.audits[name] = cut.audit(canaries=party.training_labels.canaries, classes=party.task.classes)
         return watch
 
     # --- the finished run
@@ -563,7 +566,7 @@ class Deployment:
             model=models.of_passive(self.own.data, task) if isinstance(run, PassiveRun) else models.of_active(),
             run=run.number,
             step=0 if alone else run.step,
-            epoch=0 if alone else run.party.best.epoch or math.ceil(run.step / len(run.settings.batches)),
+            epoch=0 if alone else run.party.weights.best.epoch or math.ceil(run.step / len(run.settings.batches)),
             encoding=self.own.encoding,
             id_column=self._config.id_column_of(self.name),
             id_rule=self._config.id_rule,
@@ -600,7 +603,7 @@ class Deployment:
         if isinstance(run, ActiveRun):
             found = self.summary(run)
             if config.audited:
-                found = with_own_model(found, run, run.party)
+                found = with_own_model(found, run.training, run.party)
         else:
             found = own_summary(config, self.assembly, run, notify=self._notify)
         provenance = begun.provenance(
@@ -632,7 +635,7 @@ class Deployment:
     def summary(self, run: ActiveRun) -> RunSummary:
         """Return the label party's finished run in numbers: what it could see of its own messages, and nothing else."""
         steps = len(run.settings.batches)
-        return self.assembly.summary(run, run.party, data=self._config.data.name, epoch_steps=steps)
+        return self.assembly.summary(run.training, run.party, data=self._config.data.name, epoch_steps=steps)
 
 
 def _unavailable(attack: Attack, party: ActiveParty, shows: frozenset[str], exchange: Exchange, *, partner: str) -> str:
@@ -794,7 +797,7 @@ def run_party(
             if team.rank:  # what is left to do is done once, by worker 0
                 return run, None
             if isinstance(run, PassiveRun):
-                for line in run.spent():  # which the summary of an active party says
+                for line in run.training.spent():  # which the summary of an active party says
                     notify(line)
             summary = keeping()
             show_on_board(summary, folder)

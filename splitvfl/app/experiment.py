@@ -201,7 +201,7 @@ class Experiment:
             assembly.check_clips(party)
         active.score_noise = self._score_noise(active)
         trainer.made_by = self._made_by()
-        trainer.account = assembly.budget()
+        trainer.training.account = assembly.budget()
         trainer.exchange.plan_run(active, epochs=config.train.epochs)
         return trainer
 
@@ -323,7 +323,7 @@ class Experiment:
             goal=self._config.goal,
             epochs=self._config.train.epochs,
             account=self._assembly.budget(),
-            solvable=trainer.solvable,
+            solvable=trainer.training.solvable,
             defenses=self._config.found_defenses,
         )
 
@@ -410,7 +410,7 @@ class Experiment:
                 "after_training": dict(trainer.after_training[name]),
             }
         found = self._assembly.summary(
-            trainer,
+            trainer.training,
             trainer.active,
             data=bench.data.name,
             epoch_steps=len(trainer.batches),
@@ -489,11 +489,11 @@ def run_experiment(
     experiment = Experiment(config, bench)
     trainer = experiment.trainer(folder)
     twin = experiment.audit_twin(trainer)  # here, so that what it lacks is said before the first step
-    trainer.notify = notify
+    trainer.training.notify = notify
     trainer.watch.known = bench.known
     observed, agreed = experiment.horizons(trainer)  # of the first weights, also where the run goes on
-    trainer.solvable, said_of_labels = experiment.solving(trainer, observed)
-    command.foreseen(trainer.solvable)
+    trainer.training.solvable, said_of_labels = experiment.solving(trainer, observed)
+    command.foreseen(trainer.training.solvable)
     if resume:
         done = experiment.take_up(trainer, folder)
         if done is not None:
@@ -510,7 +510,7 @@ def run_experiment(
         begun = Beginning.noted(folder, going_on=resume, id_rule=config.id_rule, split_by=config.split_by)
         for line in experiment.told_before(trainer, observed, agreed):
             notify(line)
-        trainer.tell([*said_of_columns(experiment.columns_solvable(trainer)), *said_of_labels])
+        trainer.training.tell([*said_of_columns(experiment.columns_solvable(trainer)), *said_of_labels])
         trainer.fit(train.epochs, progress=progress)
         told, leaks = reconstruct_listed(trainer, config.name)
         provenance = begun.provenance(
@@ -523,7 +523,7 @@ def run_experiment(
         )
         summary = replace(experiment.summary(trainer, observed, leaks), provenance=provenance)
         if config.audited:
-            summary = with_own_model(summary, trainer, trainer.active)
+            summary = with_own_model(summary, trainer.training, trainer.active)
         shown = tuple(one for name in trainer.passives for one in shown_of(trainer.watch, name))
         save_shown(folder, shown if config.keep_records else ())
         _write_run(folder, trainer, experiment, summary, told)
@@ -539,9 +539,10 @@ def _measured_on(
     notify: Callable[[str], None],
 ) -> RunSummary:
     """Train the audit twin of a finished run, and return the run's figures with its excess, which are kept."""
-    assert twin.active.canaries is not None
+    canaries = twin.active.training_labels.canaries
+    assert canaries is not None
     notify(
-        f"Audit twin: the model is kept. The same training runs once more with {twin.active.canaries.count:,} records "
+        f"Audit twin: the model is kept. The same training runs once more with {canaries.count:,} records "
         "as canaries, and is thrown away."
     )
     twin.fit(summary.planned_epochs or summary.epochs, progress=progress)
@@ -570,8 +571,8 @@ def _write_run(
 def _finished(folder: Path, trainer: Trainer, epochs: int) -> RunSummary | None:
     """Return the figures of a run that has been taken up, if nothing of it is left to train or to write."""
     steps = epochs * len(trainer.batches)
-    if trainer.account is not None:
-        steps = min(steps, trainer.account.last_step)
+    if trainer.training.account is not None:
+        steps = min(steps, trainer.training.account.last_step)
     if not (folder / FILE_NAME).is_file() or not (trainer.stopped or trainer.step >= steps):
         return None
     # Figures are written last: others are of before a training that went on and was killed before it wrote its model.

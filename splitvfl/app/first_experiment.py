@@ -34,9 +34,9 @@ _ATTACKS = ("norm", "direction", "residual")
 _FEWEST_CANARIES = 200
 # The range may not be guessed: where it ends at the largest label, it tells that label.
 _NO_DEFENSE_OF_NUMBERS = (
-    "No defense yet: partners read what they can of the labels off the gradients. The one below adds noise to each "
+    "No defense yet: gradients reveal labels to partners. The one below adds noise to each "
     "label, once for each record. It needs the least and the largest label that there can be, by what is known of "
-    "such labels and not by a look at these, which would tell them: put both in, and take the # away. "
+    "such labels and not by a look at these, which would reveal them: put both in, and take the # away. "
     "record-gaussian is another. With exchange: one-way nothing flows back to a partner. See splitvfl list defenses."
 )
 _DEFENSE_OF_NUMBERS = """\
@@ -270,7 +270,7 @@ class _Draft:
         return {key: value for key, value in found.items() if value is not None}
 
     def _about_model(self) -> Iterator[str]:
-        yield "Each passive party has a bottom, the active party a top over what the bottoms send and its own columns."
+        yield "Each passive party has a bottom, the active party a top over what the bottoms send and its own features."
         if self.guesses.label.task == "regression":
             yield "The top puts out standard deviations of the labels from their mean."
         else:

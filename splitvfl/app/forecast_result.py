@@ -223,8 +223,8 @@ _ENDS = ((min, "low"), (max, "high"))
 _SEARCH = "discrete-search"
 _SEEN = {
     "scores": "scores alone",
-    "activation": "your part of the logits, as the label party does in training, and in predictions who computes the "
-    "scores,",
+    "activation": "your part of the logits, as the active party does in training, and in predictions whoever computes "
+    "the scores,",
 }
 
 

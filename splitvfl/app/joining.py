@@ -28,11 +28,11 @@ def with_own_model(summary: RunSummary, run: Training, active: ActiveParty) -> R
     if not sum(part.shape[1] for part in active.data.train.columns):
         return summary
     try:
-        found = _compared(active, run.kept_tested if active.best.in_use else run.tested)
+        found = _compared(active, run.kept_tested if active.weights.best.in_use else run.tested)
     except Exception as error:  # a user's loss may fail in any way on drawn records, and a finished run is not lost
         why = str(error) if isinstance(error, SplitVFLError) else f"{type(error).__name__}: {error}"
         return replace(summary, no_own_model=f"What {active.name} alone reaches was not measured: {why}.")
-    return replace(summary, own_model=found, alone=found.alone)
+    return replace(summary, own_model=found)
 
 
 def _compared(active: ActiveParty, tested: EvaluatedOutputs | None) -> OwnModelResult:

@@ -72,7 +72,7 @@ def calculated(
         except ConfigError as error:
             raise ConfigError(f"{SOURCE}: {error}") from error
         if plan.radius is not None:
-            party.keep_in_ball(plan.radius)
+            party.weights.keep_in_ball(plan.radius)
     return PlannedNoise(
         plan=replace(training, exchange=with_noise(exchange, plan)),
         defenses=[*defenses, *plan.defenses()],
@@ -159,7 +159,7 @@ def _row_norm(party: Party) -> float:
 
 def _same_optimizer(parties: Sequence[Party]) -> ParameterFactory:
     """Return what makes the parties' optimisers, which take the same steps."""
-    factories = [party.dense_optimizer for party in parties]
+    factories = [party.weights.dense_optimizer for party in parties]
     steps = {(projected_steps(one), plain_rate(one)) for one in factories}
     if len(steps) > 1:
         raise ConfigError(

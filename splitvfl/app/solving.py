@@ -256,7 +256,7 @@ def solvable_in_python(trainer: Trainer, epochs: int) -> list[Solvable]:
     if not trainer.exchange.sums_only or active.task.name != "binary":
         return []
     basis = SolvingBasis.of_trainer(trainer, epochs)
-    rates = {plain_rate(party.dense_optimizer) for party in (active, *trainer.passives.values())}
+    rates = {plain_rate(party.weights.dense_optimizer) for party in (active, *trainer.passives.values())}
     told = basis.usual_loss and not basis.changing and not basis.randomising and len(rates) == 1
     observed = observed_horizon(rates.pop() if told else None, trainer.exchange, trainer)
     return Solving(basis, trainer.batches, task="binary", observed=observed).of(independent_columns(trainer))

@@ -201,7 +201,7 @@ class Trainer(SavingTrainer):
             exchanges=None if isinstance(given, Exchange) else given,
             malicious=malicious,
         )
-        self.account, self.overwrite, self._foreseen = account, overwrite, False
+        self.training.account, self.overwrite, self._foreseen = account, overwrite, False
         self.record, self.record_evaluations = record, record_evaluations
         self.score_by(scores_by, direction_by=direction_by)
 
@@ -218,7 +218,7 @@ class Trainer(SavingTrainer):
             from splitvfl.app.solving import solvable_in_python
 
             self._foreseen = True
-            self.solvable = solvable_in_python(self, checked_count("epochs", epochs))
+            self.training.solvable = solvable_in_python(self, checked_count("epochs", epochs))
         return super().fit(epochs, progress=progress)
 
     @property
@@ -247,11 +247,16 @@ class Trainer(SavingTrainer):
             one_way=self.exchange.one_way,
             measurable=self.exchange.shows_gradients(),
             releases=[release.name for release in self.active.label_releases],
-            solvable=self.solvable,
+            solvable=self.training.solvable,
         )
         figures = {
             name: party_result(
-                self, self.active, self.exchange, name, epochs=epochs, more={"readings": self.column_readings(name)}
+                self.training,
+                self.active,
+                self.exchange,
+                name,
+                epochs=epochs,
+                more={"readings": self.column_readings(name)},
             )
             for name in self.passives
         }
@@ -274,7 +279,7 @@ class Trainer(SavingTrainer):
             DataError: If records are not as the training records were.
         """
         if records is not None:
-            records = read_joint_records(records, [party.data for party in self._parties]).records
+            records = read_joint_records(records, [party.data for party in self.training.parties]).records
         return super().predict(records, part=part)
 
 

@@ -172,7 +172,7 @@ def check_replicable(party: Party, source: str) -> None:
             f"{source}: model: {layer} mixes the records of a batch, and each worker of {party.name} has its "
             "part of it only, so that workers would no longer be equal; LayerNorm or GroupNorm keep records apart"
         )
-    if party.divides and getattr(party.optimizer, "radius", None) is not None:
+    if party.weights.divides and getattr(party.weights.optimizer, "radius", None) is not None:
         raise ConfigError(
             f"{source}: model.dense: sharded: train.optimizer.radius bounds all weights of {party.name} "
             "together, of which each worker has a part; leave one of them out"
@@ -196,7 +196,7 @@ def said_of_divided(party: Party, recipe: Recipe) -> list[str]:
         lines.append(f"model.tables: sharded: {party.name} has no table with a sparse gradient, and nothing is divided")
     if recipe.dense == "sharded":
         said = "each worker keeps a part of every weight of the bottom model"
-        lines.append(f"model.dense: sharded: {said if party.divides else _NO_BOTTOM.format(party.name)}")
+        lines.append(f"model.dense: sharded: {said if party.weights.divides else _NO_BOTTOM.format(party.name)}")
     return lines
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from splitvfl.claims import auc_of_epsilon, auc_of_mu
 from splitvfl.errors import ArgumentError, positive
 from splitvfl.privacy.gaussian_dp import gaussian_mu
 
@@ -58,7 +59,7 @@ def pure_ceiling(epsilon: float, by: str) -> Ceiling:
     >>> round(pure_ceiling(0.5, "").right, 3)
     0.622
     """
-    right = 1.0 / (1.0 + math.exp(-positive("epsilon", epsilon)))
+    right = auc_of_epsilon(positive("epsilon", epsilon))
     return Ceiling(right, right, "ε", epsilon, by)
 
 
@@ -78,8 +79,8 @@ def gaussian_ceiling(mu: float, by: str, *, unmatched: float = 0.0) -> Ceiling:
     """
     if not mu >= 0.0:
         raise ArgumentError(f"mu must be at least 0, got {mu!r}")
-    right, auc = (_NORMAL.cdf(mu / root) + unmatched for root in (2.0, math.sqrt(2.0)))
-    return Ceiling(min(1.0, right), min(1.0, auc), "μ", mu, by)
+    right, auc = _NORMAL.cdf(mu / 2.0), auc_of_mu(mu)
+    return Ceiling(min(1.0, right + unmatched), min(1.0, auc + unmatched), "μ", mu, by)
 
 
 def error_ceiling(bound: float, by: str, *, auc: float | None = None) -> Ceiling:
@@ -118,7 +119,7 @@ def right_allowed(quantity: str, value: float | None) -> float | None:
         case "detection error":
             return error_ceiling(value, "").right
         case "ε" if not given:
-            return 1.0 / (1.0 + math.exp(-value))
+            return auc_of_epsilon(value)
         case "ε" | "δ":
             other = float(given.split()[1])
             epsilon, delta = (value, other) if name == "ε" else (other, value)

@@ -82,11 +82,8 @@ class NamedSection(Settings):
         Raises:
             ConfigError: If the constructor objects.
         """
-        arguments = arguments_of(self.factory)
-        options = {name: getattr(self, name) for name in type(self).model_fields if name in arguments}
-        return construct(
-            self.factory, options | {name: supplied[name] for name in supplied if name in arguments}, *given
-        )
+        own = {name: getattr(self, name) for name in type(self).model_fields} | supplied
+        return construct(self.factory, {name: own[name] for name in arguments_of(self.factory) if name in own}, *given)
 
 
 @dataclass(frozen=True)

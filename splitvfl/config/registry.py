@@ -300,10 +300,9 @@ def arguments_of(factory: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
     found: dict[str, tuple[Any, Any]] = {}
     for constructor in reversed(_constructors(factory)):
         hints = _hints(constructor)
-        for name, parameter in inspect.signature(constructor).parameters.items():
-            if name != "self" and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-                default = ... if parameter.default is parameter.empty else parameter.default
-                found[name] = (_readable(hints.get(name, Any)), default)
+        for name, one in inspect.signature(constructor).parameters.items():
+            if name != "self" and one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD):
+                found[name] = (_readable(hints.get(name, Any)), ... if one.default is one.empty else one.default)
     return found
 
 
@@ -489,7 +488,8 @@ def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter] 
         return None
 
 
-def _hints(constructor: Callable[..., Any]) -> dict[str, Any]:
+@cache
+def _hints(constructor: Callable[..., Any]) -> Mapping[str, Any]:
     try:
         return typing.get_type_hints(constructor, include_extras=True)
     except (NameError, TypeError, AttributeError):  # names that exist for type checkers only

@@ -11,6 +11,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -170,9 +171,8 @@ class Document:
             return None
         try:
             return _VALUES[node.tag](node.value)
-        except (
-            ValueError
-        ):  # a tag that was written out may disagree with its text, as in !!int ten; or half a character
+        except ValueError:
+            # A tag that was written out may disagree with its text, as in !!int ten; or it is half a character.
             self.report(path, f"{shown(node.value)} cannot be read as {node.tag.removeprefix('tag:yaml.org,2002:')}")
             return None
 
@@ -303,6 +303,7 @@ def _step(node: Any, key: str, path: Place) -> str | int:
     return int(key)
 
 
+@lru_cache(maxsize=8)  # a run's settings are read by several of its parts, and nodes are never changed
 def _compose(text: str, source: str) -> yaml.Node | None:
     with _in_our_words(text, source):
         return yaml.compose(text, Loader=_Loader)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Protocol
 
 import gmpy2
@@ -199,11 +199,12 @@ def _base(prime: mpz) -> mpz:
             return base
 
 
-def _small_primes() -> Iterator[int]:
-    prime = 2
-    while prime < _SMALL_PRIMES_BELOW:
-        yield prime
-        prime = int(gmpy2.next_prime(prime))
+@cache
+def _small_primes() -> tuple[int, ...]:
+    primes = [2]
+    while primes[-1] < _SMALL_PRIMES_BELOW:
+        primes.append(int(gmpy2.next_prime(primes[-1])))
+    return tuple(primes[:-1])
 
 
 def _unit(n: mpz) -> mpz:

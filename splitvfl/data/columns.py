@@ -267,10 +267,17 @@ class PartyData:
         """Whether each class has the share of test records that a stratified division gives it, to one record.
 
         By chance that happens too, the more often the fewer records there are: nobody can tell these from each other.
-        Not where ids divide the records, nor where labels are numbers.
+        Not where ids divide the records, or nothing does as all are in both parts, nor where labels are numbers.
         """
         train, test = self.train.labels, self.test.labels
-        if self.divided_by_ids or train is None or test is None or not len(train) or not len(test):
+        if (
+            self.divided_by_ids
+            or self.train.ids is self.test.ids
+            or train is None
+            or test is None
+            or not len(train)
+            or not len(test)
+        ):
             return False
         if train.is_floating_point() and not bool(((train == 0) | (train == 1)).all()):
             return False

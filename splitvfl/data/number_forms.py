@@ -49,7 +49,9 @@ _NUMBER: Final = (
     rf"|{_DIGIT}{{1,2}}(?:,{_DIGIT}{{2}})+,{_DIGIT}{{3}}(?:\.{_DIGIT}*)?"
     rf"|{_DIGIT}+(?:[{_POINTS}]{_DIGIT}*)?)"
 )
-_PARTS: Final = rf"^(?P<before>[^\p{{Nd}}]{{0,12}}?)(?P<number>{_NUMBER})(?P<behind>[^\p{{Nd}}]{{0,24}})$"
+_PARTS: Final = rf"^(?P<before>[^\p{{Nd}}]*?)(?P<number>{_NUMBER})(?P<behind>[^\p{{Nd}}]*)$"
+# In characters. In the pattern, which is read anew for each column, they would take four times as long as all the rest.
+_LONGEST: Final = {"before": 12, "behind": 24}
 _MARKS_BEFORE: Final = frozenset("~≈<>≤≥±=*'\"\u2013\u2014 ")
 _COMPARED: Final = frozenset("<>≤≥")
 _MARKS_BEHIND: Final = frozenset("+-*~!?†‡\u2013\u2014\u2212 ")
@@ -124,7 +126,8 @@ def around(found: pa.Array, rows: pa.Array) -> Around | None:
         rows: How often each occurs.
     """
     parts = pc.extract_regex(found, _PARTS)
-    matched = parts.is_valid()
+    short = [pc.less_equal(pc.utf8_length(pc.struct_field(parts, name)), most) for name, most in _LONGEST.items()]
+    matched = pc.fill_null(pc.and_(*short), False)
     fields = [parts.filter(matched).field(name).to_pylist() for name in ("before", "number", "behind")]
     cells = list(zip(*fields, rows.filter(matched).to_pylist(), strict=True))
     befores, fractions = Counter(fields[0]), Counter(cell[0] for cell in cells if re.search("[.,]", cell[1]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +60,7 @@ class DataSet:
     encoding: Encoding = field(default_factory=Encoding)
 
 
+@cache  # several runs of one process read the same, and a table is never changed
 def _bundled(name: str, label: str) -> pa.Table:
     # Takes a second to import, which `splitvfl --help` need not wait for.
     from sklearn import datasets

@@ -184,7 +184,7 @@ class Exchange(ABC):
         shows_activations: Whether the active party receives the activation of each record in the clear, in every
             training step or once in place of all; its side tells
             :meth:`~splitvfl.party.party.PassiveParty.send_to_watchers` of each.
-        has_private_top: Whether the active party may train a second top (:mod:`splitvfl.party.private_top`).
+        has_private_top: Whether the active party may train a second top (:mod:`splitvfl.party.top_model`).
         adds_penalties: Whether a passive party learns by :meth:`~splitvfl.party.party.PassiveParty.learn`, which adds
             its penalties to the gradient (:mod:`splitvfl.party.penalties`).
         one_way: Whether everything that crosses crosses before the first step, and nothing comes back: passive parties

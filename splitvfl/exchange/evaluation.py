@@ -185,7 +185,7 @@ def passive_evaluation(party: PassiveParty, plan: EvaluationPlan, *, step: int, 
             yield Outbox(send=(Message(party.name, active, "evaluation", step, part),))
     inbox = yield Outbox(wait=(Expected(active, "verdict", step, (torch.int64,), (2,)),))
     verdict = _verdict(inbox[active])
-    party.best.apply(verdict, epoch=epoch)
+    party.weights.best.apply(verdict, epoch=epoch)
     return verdict
 
 
@@ -206,7 +206,7 @@ def _judged(party: ActiveParty, figures: dict[str, float], tested: EvaluatedOutp
         if party.team.rank == 0:
             verdict = party.patience.judge(figures.get(f"validation/{party.judged_by}", math.nan))
         verdict = Verdict(*map(bool, party.team.collect(bytes(verdict))[0]))
-    party.best.apply(verdict, epoch=epoch)
+    party.weights.best.apply(verdict, epoch=epoch)
     return Evaluation(figures, verdict, tested)
 
 
@@ -241,7 +241,7 @@ class _Scored:
             return
         labels = party.data.test.labels
         assert labels is not None
-        none = torch.empty(0, party.task.outputs, dtype=party.output_dtype, device=party.device)
+        none = torch.empty(0, party.task.outputs, dtype=party.sending.output_dtype, device=party.device)
         outputs = torch.cat(self._outputs or [none])
         own = torch.cat(self._labels or [labels[:0]])
         places = torch.cat(self._positions or [torch.empty(0, dtype=torch.int64)]).to(party.device)

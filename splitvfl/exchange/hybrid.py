@@ -295,7 +295,7 @@ class _Active(ResidueActive[Hybrid]):
         # Of a mean over the records that are used: they are divided by k here, which nobody else knows.
         residues = {name: _among_zeros(column_of(gradient), places, sent) for name, gradient in gradients.items()}
         yield from self.send_residues(residues, step)
-        self._party.update()
+        self._party.weights.update()
         return value
 
     def _tell_of_unused(self, inbox: Inbox, batch: Records, draw: Draw) -> None:

@@ -105,7 +105,7 @@ def learn_sum(
     Raises:
         ProtocolError: If it is NaN or infinite: no weight changes then.
     """
-    party.clear_gradients()
+    party.weights.clear_gradients()
     party.learn_sum(activation, gradient.unsqueeze(1).to(activation.device), batch, step)
     update(party, step, active)
 
@@ -188,9 +188,9 @@ class ActiveCoefficients:
         Raises:
             ProtocolError: If a gradient is NaN or infinite; no weight changes then.
         """
-        party.clear_gradients()
+        party.weights.clear_gradients()
         gradient = (with_one(columns_of(batch)).cpu().T @ own.cpu() + others) / (SCALE * batch.count)
         set_own(party, gradient[:-1], gradient[-1:])
-        if not party.has_finite_gradients():
+        if not party.weights.has_finite_gradients():
             raise ProtocolError(f"gradients of {party.name} at step {step} are NaN or infinite; no weight was changed")
-        party.update()
+        party.weights.update()

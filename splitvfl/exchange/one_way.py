@@ -294,11 +294,11 @@ class _Active(Side):
         value = loss.item()
         if not math.isfinite(value):
             raise ProtocolError(spoiled(f"the loss of step {step} is {value}", party.cuts))
-        party.clear_gradients()
+        party.weights.clear_gradients()
         loss.backward()
-        if not party.has_finite_gradients():
+        if not party.weights.has_finite_gradients():
             raise ProtocolError(spoiled(f"gradients of step {step} are NaN or infinite", party.cuts))
-        party.update()
+        party.weights.update()
         return value
 
     def _activations(self, batch: Records, part: str) -> list[Tensor]:

@@ -258,7 +258,7 @@ class _Active(ResidueActive[Residue]):
         if self._noise is not None:
             self._learn_noisy(next(iter(residues.values())), batch, step, self._noise)
         yield from self.send_residues(residues, step)
-        party.update()
+        party.weights.update()
         return value
 
     def _learn_noisy(self, residues: Tensor, batch: Records, step: int, noise: SumNoise) -> None:

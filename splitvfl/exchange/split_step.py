@@ -59,7 +59,7 @@ def active_step(
             for name, gradient in gradients.items()
         )
     )
-    (total,) = party.update(torch.tensor(value, dtype=torch.float64))
+    (total,) = party.weights.update(torch.tensor(value, dtype=torch.float64))
     # Last, when all that others wait for is on its way.
     if party.private_top is not None:
         activations = [clips.used_activation(party.received(inbox[name].payload)) for name in party.cuts]
@@ -115,12 +115,12 @@ def loss_and_gradients(
     value = loss.item()
     if not math.isfinite(value):
         raise ProtocolError(spoiled(f"the loss of step {step} is {value}", leaves))
-    party.clear_gradients()
+    party.weights.clear_gradients()
     loss.backward()
     sent = {name: _gradient(leaf) for name, leaf in leaves.items()}
     if own_part == "sent":
         learn_from_sent(party, {name: clips.used_gradient(gradient) for name, gradient in sent.items()}, batch)
-    if not party.has_finite_gradients(*sent.values()):
+    if not party.weights.has_finite_gradients(*sent.values()):
         raise ProtocolError(spoiled(f"gradients of step {step} are NaN or infinite", leaves))
     if party.told_of_steps and batch.count:
         party.tell_of_step(batch, leaves, {name: clips.used_gradient(gradient) for name, gradient in sent.items()})
@@ -171,7 +171,7 @@ def learn_from(
         source: What it held when the activation was made, if it holds something else now.
         share: What share of that step's records these are, if another step is under way now.
     """
-    party.clear_gradients()
+    party.weights.clear_gradients()
     received = gradient.to(activation.dtype)
     # Clipped last: a narrower type may round up what is at the bound.
     party.learn(activation, received, batch, step, used=clips.used_gradient(received), source=source, share=share)
@@ -196,9 +196,9 @@ def update(party: PassiveParty, step: int, active: str) -> None:
     Raises:
         ProtocolError: If a gradient of a weight is NaN or infinite: no weight changes then.
     """
-    if not party.has_finite_gradients():
+    if not party.weights.has_finite_gradients():
         raise ProtocolError(spoiled(f"gradients of the weights of {party.name} at step {step} overflow", (active,)))
-    party.update()
+    party.weights.update()
 
 
 def check_finite(message: Message) -> None:

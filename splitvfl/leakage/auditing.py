@@ -220,6 +220,8 @@ class Audit(MessageAudit):
         self.linear = ScoreKeeper(canaries=canaries)
         self.likelihood = ScoreKeeper(canaries=canaries)
         self.ratio = ScoreKeeper(canaries=canaries, raw=True)
+        for keeper in (self.linear, self.likelihood, self.ratio):
+            keeper.knows_labels = True
         self._errors = Thinned(len(AUDITORS))
         self._error_sums = torch.zeros(2, len(AUDITORS), dtype=torch.float64)  # of errors, and how many
 

@@ -173,7 +173,7 @@ class ClassKeeper(Keeper):
         if self._canaries is None or self._clusters or self._columns == 1:
             return None
         sums, classes = self._canaries.of_all()
-        return CanaryLeak.of_classes(self._orientation * sums, classes, self.class_count, level=level)
+        return CanaryLeak.of_classes(self.orientation * sums, classes, self.class_count, level=level)
 
     def summary(self) -> LeakSummary:
         """Return the run's figures so far."""

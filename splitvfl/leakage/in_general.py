@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from splitvfl.errors import ArgumentError
 from splitvfl.leakage.message_models import in_units, taught_by_messages
 from splitvfl.leakage.paired_aucs import Judged, difference, judged
 from splitvfl.leakage.run_audit import RunHistory
@@ -31,8 +32,16 @@ MANY_RECORDS: Final = 1_000
 
 # Records are divided into so many parts by one number: cells of two have forty records and more.
 _CELL, _MOST_PARTS = 40, 20
+# Of wide features fewer records are used, so that their models take seconds.
+_MOST_NUMBERS, _FEWEST_WIDE = 2_000_000, 2_000
 # Standard errors.
 _CERTAIN = 1.96
+
+
+def _check_aucs(**figures: float) -> None:
+    for name, value in figures.items():
+        if not 0.0 <= value <= 1.0:
+            raise ArgumentError(f"{name} must be from 0 to 1, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,11 @@ class KnowledgeGain:
     high: float
     taught: bool = True
     model: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_aucs(before=self.before, after=self.after, model=0.5 if self.model is None else self.model)
+        if not self.low <= self.high:
+            raise ArgumentError(f"expected low <= high, got {self.low:g} and {self.high:g}")
 
     @property
     def significant(self) -> bool:
@@ -117,6 +131,9 @@ class LabelFreeAttack:
     beats_prediction: bool
     matched: float
     records: int
+
+    def __post_init__(self) -> None:
+        _check_aucs(auc=self.auc, low=self.low, matched=self.matched)
 
     @property
     def shown(self) -> float:
@@ -184,10 +201,9 @@ class InGeneral(NamedTuple):
             matched = matched_auc(tensor, labels, alike, groups=parts**2)
             baseline, general, model = (difference(own, other, level=level)[0] > 0.0 for other in known)
             low, _ = auc_interval(tensor, labels, level=level)
-            found.append(LabelFreeAttack(name, own.value, low, baseline, general, model, matched, len(scores)))
-        return max(
-            (one for one in found if not np.isnan(one.matched)), key=lambda one: (one.shown, one.low), default=None
-        )
+            if not np.isnan(matched):  # else no two records of different labels are alike
+                found.append(LabelFreeAttack(name, own.value, low, baseline, general, model, matched, len(scores)))
+        return max(found, key=lambda one: (one.shown, one.low), default=None)
 
     def _judged(self, scores: Floats) -> Judged:
         return judged(scores, self.labels, self.classes)
@@ -211,16 +227,20 @@ def labels_in_general(history: RunHistory, *, seed: int = 0) -> InGeneral | None
     codes = sample.features.categorical.cpu().numpy().astype(np.int64)
     if not numeric.shape[1] + codes.shape[1]:
         return None
-    labels, width = sample.labels.astype(np.float64), sample.predicted.shape[1]
-    taught = taught_by_messages(numeric, codes, sample.told, np.ones(len(labels), np.bool_))
-    plain = np.repeat(sample.component[:, None], width, axis=1)
-    folds = np.random.default_rng(seed).permutation(len(labels)) % FOLDS
+    wide = (numeric.shape[1] + codes.shape[1]) * sample.told.shape[1]
+    generator, count = np.random.default_rng(seed), len(sample.ids)
+    kept = np.sort(generator.permutation(count)[: max(_FEWEST_WIDE, _MOST_NUMBERS // wide)])
+    numeric, codes, told = numeric[kept], codes[kept], sample.told[kept]
+    labels, predicted = sample.labels[kept].astype(np.float64), sample.predicted[kept]
+    taught = taught_by_messages(numeric, codes, told, np.ones(len(labels), np.bool_))
+    plain = np.repeat(sample.component[kept, None], predicted.shape[1], axis=1)
+    folds = generator.permutation(len(labels)) % FOLDS
     before = _turned(plain, labels, history.classes, folds)
     after = np.sum([in_units(part) for part in taught], axis=0)
     # A record's own message has no part in what is predicted of it: where messages are noise the mean of these is zero.
-    alike = (after * (sample.told - sample.told.mean(axis=0))).sum(axis=1)
+    alike = (after * (told - told.mean(axis=0))).sum(axis=1)
     taught_something = bool(alike.mean() > _CERTAIN * alike.std(ddof=1) / len(alike) ** 0.5)
-    return InGeneral(history.classes, sample.ids, labels, sample.predicted, before, after, taught_something)
+    return InGeneral(history.classes, sample.ids[kept], labels, predicted, before, after, taught_something)
 
 
 def _turned(scores: Floats, labels: Floats, classes: int | None, folds: npt.NDArray[np.int64]) -> Floats:

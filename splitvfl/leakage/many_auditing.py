@@ -72,6 +72,7 @@ class ManyAudit(MessageAudit):
         self._classes = classes
         self._linear = keeper_for(classes, canaries=canaries)
         self._ratio = keeper_for(classes, canaries=canaries, raw=True)
+        self._linear.knows_labels = self._ratio.knows_labels = True
         self._errors = _Errors()
         self._fit = NoiseFit()
 

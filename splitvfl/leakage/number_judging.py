@@ -111,7 +111,7 @@ class NumberKeeper(Keeper):
             return None
         sums, numbers = (torch.from_numpy(part) for part in self._canaries.of_all())
         larger = numbers > numbers.mean() if numbers.numel() else numbers
-        return CanaryLeak.of(self._orientation * sums, larger.to(torch.int64), level=level)
+        return CanaryLeak.of(self.orientation * sums, larger.to(torch.int64), level=level)
 
     def summary(self) -> LeakSummary:
         """Return the run's figures so far."""

@@ -285,8 +285,8 @@ def _wrong_in_plots(views: Sequence[ReconstructedView]) -> str:
 
 _SEEN = {
     "scores": "the scores alone",
-    "activation": "its part of the logits, as the label party does in training, and in predictions who computes the "
-    "scores,",
+    "activation": "its part of the logits, as the active party does in training, and in predictions whoever computes "
+    "the scores,",
 }
 
 

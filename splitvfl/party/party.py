@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,7 +17,6 @@ from splitvfl.cut.chain import ActivationDefenses, DefenseChain
 from splitvfl.cut.layer import CutLayer, Cuts, responses_of
 from splitvfl.cut.split_model import refuse_width
 from splitvfl.cut.views import GRADIENTS, Shown, ViewSource, is_linear
-from splitvfl.data.coin_labels import CoinLabels
 from splitvfl.data.columns import PartyData, Records
 from splitvfl.data.transform import transform_of
 from splitvfl.errors import ArgumentError, ConfigError, ProtocolError
@@ -29,22 +27,13 @@ from splitvfl.hooks import (
     View,
     Weighed,
     all_finite,
-    all_finite_together,
     notes_of,
     running_totals_of,
     shifts_scores_of,
 )
 from splitvfl.learning.best_weights import BestWeights
-from splitvfl.learning.losses import Logistic, link_of
-from splitvfl.learning.optimizers import (
-    OptimizerFactory,
-    ParameterFactory,
-    PerParameter,
-    check_factory,
-    in_ball,
-    optimizer_of,
-    project_on_ball,
-)
+from splitvfl.learning.losses import Logistic, Loss, link_of
+from splitvfl.learning.optimizers import OptimizerFactory, check_factory
 from splitvfl.learning.randomness import PartyRandom
 from splitvfl.learning.sampled import sampled_layers
 from splitvfl.learning.schedule import EarlyStopping, Patience
@@ -53,14 +42,14 @@ from splitvfl.messaging.conversation import Expected
 from splitvfl.messaging.messages import Message
 from splitvfl.party.memoised import MemoisedNoise
 from splitvfl.party.penalties import NO_PENALTIES_OF_WORKERS, NO_STATE, Penalties
-from splitvfl.party.private_top import PrivateTop
 from splitvfl.party.refusals import Refusals
-from splitvfl.party.top_model import TopModel, own_input
+from splitvfl.party.top_model import PrivateTop, TopModel, own_input
 from splitvfl.party.training_labels import TrainingLabels
+from splitvfl.party.weights import PartyWeights
 from splitvfl.system.gpu_copies import to_device
 from splitvfl.system.pickling import NotPickled
-from splitvfl.team.divided import divided_weights, replicated_state, sharded_tables
-from splitvfl.team.team import Alone, T, Team
+from splitvfl.team.divided import replicated_state
+from splitvfl.team.team import Alone, Team
 
 if TYPE_CHECKING:
     from splitvfl.crypto.sum_masks import SumMasks
@@ -118,40 +107,30 @@ class Party(NotPickled, ABC):
     Attributes:
         autocast: The dtype in which its model runs under :class:`torch.autocast`, bfloat16; ``None``: as it is.
         wire: The dtype in which activations and gradients cross, bfloat16; ``None``: as they were computed.
-        best: Its weights at the best evaluation, where training stops early.
+        weights: What it trains, with the optimiser.
         one_by_one: Whether it computes its part in scores record by record: the same to the bit in any batch.
         remember: Told what is under the masks of messages that are new each time they are sent: what must be the same
             whenever a step is taken again.
         refusals: Sums that it has refused in this run.
         team: The workers that it consists of, of which this process is one.
-        divides: Whether its workers, if it has several, divide dense weights of its model among them.
-        held: What of its model this process holds, by the names of the model's weights: the model itself, unless its
-            weights are divided.
         share: What share this process has of the records of the step under way: its loss, a mean over its own records,
             counts for so much.
     """
 
     def __init__(self, data: PartyData, module: nn.Module, optimizer: OptimizerFactory) -> None:
-        check_factory(f"optimizer of {data.name}", optimizer)
         self.name = data.name
         self.data = data
         self.module = module
         self.device = torch.device("cpu")
         self.autocast: torch.dtype | None = None
         self.wire: torch.dtype | None = None
-        self.divides = False
-        self._was_divided = False
-        self.held = module
-        self.best = BestWeights(module)
+        self.weights = PartyWeights(data.name, module, optimizer)
         self.one_by_one = False
         self.remember: Callable[[Message], None] = _ignored
         self.refusals = Refusals(self.name)
         self.random = PartyRandom(0)
         self.team: Team = Alone()
         self.share = 1.0
-        self._factory = optimizer
-        self.optimizer = optimizer_of(module, optimizer)
-        self._look_up_weights()
 
     def __repr__(self) -> str:
         """Return its name, its model, and how much it holds."""
@@ -183,64 +162,10 @@ class Party(NotPickled, ABC):
         """Move to a device, and set the randomness and the precisions, before the first step."""
         self.device, self.autocast, self.wire = device, autocast, wire
         self.module.to(device)
-        self.optimizer = optimizer_of(self.module, self._factory)
-        self._look_up_weights()
+        self.weights.start_optimizer()
         self.random = PartyRandom(seed)
         if device.type == "cuda":
             self.random.use_cuda()
-
-    @property
-    def dense_optimizer(self) -> ParameterFactory:
-        """What makes the optimiser of all but its sparse tables."""
-        return self._factory.dense if isinstance(self._factory, PerParameter) else self._factory
-
-    def keep_in_ball(self, radius: float) -> None:
-        """Take its weights into a ball, in which every step leaves them from now on.
-
-        Args:
-            radius: Largest norm of all its weights together.
-        """
-        project_on_ball([weight for weight in self.module.parameters() if weight.requires_grad], radius)
-        self._factory = PerParameter(dense=in_ball(self.dense_optimizer, radius))
-        self.optimizer = optimizer_of(self.module, self._factory)
-
-    def _look_up_weights(self) -> None:
-        """Take note of what is trained: to look for it layer by layer in every step would take as long as a layer."""
-        self._tables = list(sharded_tables(self.module).values())
-        parts = dict(self.held.named_parameters())
-        self._divided = [(weight, parts[name]) for name, weight in divided_weights(self.module).items()]
-        divided = {id(table.rows) for table in self._tables} | {id(weight) for weight, _ in self._divided}
-        self._weights = [weight for weight in self.module.parameters() if id(weight) not in divided]
-
-    @property
-    def is_to_be_divided(self) -> bool:
-        """Whether dense weights are to be divided among the workers, and are not yet."""
-        return self.divides and self.team.size > 1 and not self._was_divided
-
-    @property
-    def divided(self) -> frozenset[str]:
-        """Names, in its model's state, of what each worker holds a part of."""
-        tables = {f"{name}.rows" if name else "rows" for name in sharded_tables(self.module)}
-        return frozenset(tables | divided_weights(self.module).keys())
-
-    def divide_weights(self) -> None:
-        """Keep a part of each dense weight from now on, if that was asked for; no worker waits for another.
-
-        All workers hold the same weights before (:meth:`share_with_workers`), or load their parts of the same.
-
-        Raises:
-            ArgumentError: If one of the weights cannot be divided.
-        """
-        if not self.is_to_be_divided:
-            return
-        self.held, self._was_divided = self.team.divide(self.module), True
-        self.best = BestWeights(self.held)
-        self.optimizer = optimizer_of(self.held, self._factory)
-        self._look_up_weights()
-
-    def _jointly(self, work: Callable[[], T]) -> T:
-        """Do something with its model in which workers wait for each other where weights are divided."""
-        return self.team.jointly(work) if self._divided else work()
 
     def computing(self) -> AbstractContextManager[object]:
         """Return the block in which its model is called; no message is waited for inside it."""
@@ -276,71 +201,16 @@ class Party(NotPickled, ABC):
         """Return its test records at these positions."""
         return self.data.test.rows(rows).to(self.device)
 
-    def clear_gradients(self) -> None:
-        """Forget the gradients of the step before."""
-        for table in self._tables:
-            table.forget_gradients()
-        for weight, _ in self._divided:
-            weight.grad = None
-        if self.optimizer is not None:
-            self.optimizer.zero_grad(set_to_none=True)
-
-    def has_finite_gradients(self, *sent: Tensor) -> bool:
-        """Return whether its optimiser would take in finite numbers only, and gradients that it sends are finite."""
-        own = [weight.grad for weight in self._weights if weight.grad is not None]
-        own += [weight.grad.to_local() for weight, _ in self._divided if weight.grad is not None]
-        of_rows = (gradient for table in self._tables for gradient in table.gradients)
-        return all_finite_together([*own, *of_rows, *sent])
-
-    def update(self, *also: Tensor) -> list[Tensor]:
-        """Take the optimiser's step; of several workers with the sum of their gradients, so that all stay equal.
-
-        Args:
-            also: What is added up besides.
-
-        Returns:
-            The sums over all workers of what is added up besides.
-
-        Raises:
-            ProtocolError: If the sum of gradients, each of which is finite, is not: no weight changes then.
-            TeamError: If a worker could not go on, or is gone.
-        """
-        for table in self._tables:
-            if table.rows.requires_grad:
-                table.bring_home()
-        for weight, part in self._divided:
-            part.grad = None if weight.grad is None else weight.grad.to_local()
-        sums = list(also) if self.team.size == 1 else self._add_up(also)
-        if self.optimizer is not None:
-            self.optimizer.step()
-        return sums
-
-    def _add_up(self, also: Sequence[Tensor]) -> list[Tensor]:
-        trained = [weight for weight in self._weights if weight.requires_grad]
-        # Of what is divided one worker alone has the sum, and all have to know whether it is finite.
-        spoiled = [_spoiled(table.rows) for table in self._tables] + [_spoiled(part) for _, part in self._divided]
-        found = self.team.add_up([*(weight.grad for weight in trained), *also, *spoiled])
-        gradients, sums = found[: len(trained)], found[len(trained) : len(trained) + len(also)]
-        checked = [one for one in (*gradients, *found[len(trained) + len(also) :]) if one is not None]
-        if not all_finite_together(checked):
-            raise ProtocolError(
-                f"the gradients of the weights of {self.name}, added up over its workers, overflow: a learning rate is "
-                "too high, or a party sends what spoils weights"
-            )
-        for weight, gradient in zip(trained, gradients, strict=True):
-            weight.grad = gradient
-        return [one for one in sums if one is not None]
-
     def join(self, team: Team) -> None:
         """Become one worker of several: what is defended as a whole is defended by them together from now on."""
-        self.team = team
+        self.team = self.weights.team = team
         for chain in self.chains().values():
             chain.team = team
 
     def share_with_workers(self) -> None:
         """Give all workers what worker 0 has drawn at random: its weights; of divided tables each draws its own rows.
 
-        Not those of which each holds a part by now (:meth:`divide_weights`).
+        Not those of which each holds a part by now (:meth:`splitvfl.party.weights.PartyWeights.divide`).
 
         Raises:
             TeamError: If a worker could not go on, or is gone.
@@ -385,8 +255,7 @@ class Party(NotPickled, ABC):
     def state_dict(self) -> dict[str, Any]:
         """Return weights as trained and the best ones, optimiser, random state, and the transform of its columns."""
         return {
-            **self.best.state_dict(),
-            "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
+            **self.weights.state_dict(),
             "random": self.random.state_dict(),
             **({} if self.data.transform is None else {"transform": self.data.transform.tensors()}),
         }
@@ -395,9 +264,7 @@ class Party(NotPickled, ABC):
         """Take back what :meth:`state_dict` returned."""
         # Of a party that draws its transform at random, the one that it was trained with so far.
         self.data = self.data.with_transform(transform_of(state["transform"]) if "transform" in state else None)
-        self.best.load_state_dict(state)
-        if self.optimizer is not None:
-            self.optimizer.load_state_dict(state["optimizer"])
+        self.weights.load_state_dict(state)
         self.random.load_state_dict(state["random"])
 
 
@@ -506,7 +373,7 @@ class PassiveParty(Party):
         columns = batch.columns.module_input()
         try:
             with self.computing():
-                output: Tensor = self._jointly(lambda: self.bottom(columns))
+                output: Tensor = self.weights.jointly(lambda: self.bottom(columns))
         except RuntimeError as error:
             refuse_width(f"bottom model of {self.name}", self.bottom, {self.name: columns}, error)
             raise
@@ -619,7 +486,7 @@ class PassiveParty(Party):
                 gradient if used is None else used, activation, batch, step, self.share if share is None else share
             )
             # All at once: what was drawn goes back through what it was drawn from.
-            self._jointly(lambda: torch.autograd.backward([*totals], [*totals.values()]))
+            self.weights.jointly(lambda: torch.autograd.backward([*totals], [*totals.values()]))
 
     def learn_sum(self, activation: Tensor, total: Tensor, batch: Records, step: int) -> None:
         """Take the gradient of a linear bottom's weight, ``(d, width)``, and let its observers look."""
@@ -677,7 +544,7 @@ class ActiveParty(Party):
         top: Its model, which receives the activations of the passive parties and its own columns.
         task: The loss. Default: binary.
         private_top: A second model, called as the first is, which learns from true labels over the same activations
-            and columns, sends nothing, and predicts in its place (:mod:`splitvfl.party.private_top`). It shares no
+            and columns, sends nothing, and predicts in its place (:mod:`splitvfl.party.top_model`). It shares no
             weight with the first, which alone decides what crosses. ``None``: the first predicts.
         private_optimizer: Makes the private top's optimiser, likewise; only beside one. ``None``: Adam, 1e-2.
         optimizer: Makes its optimiser out of parameters, or is a :class:`~splitvfl.learning.optimizers.PerParameter`.
@@ -685,6 +552,7 @@ class ActiveParty(Party):
 
     Attributes:
         private_top: The second model, with what belongs to it; ``None`` without one.
+        sending: Its top, as it is run.
         cuts: One cut layer per passive party, by name.
         widths: Width of what each passive party sends, once they have agreed on it.
         patience: Its judgement of evaluations, where training stops early.
@@ -725,13 +593,13 @@ class ActiveParty(Party):
         self.task = task or Binary()
         self.training_labels = TrainingLabels(self)
         self.private_top: PrivateTop | None = None
-        self._sending = TopModel(top, self.task, self.computing)
+        self.sending = TopModel(top, self.task, self.computing)
         if private_top is not None:
             self.private_top = PrivateTop(
                 private_top, private_optimizer, task=self.task, computing=self.computing, sending=top
             )
             # Of one epoch: the private top is of use only with the bottoms that it learned with.
-            self.best = BestWeights(nn.ModuleDict({"top": top, "private_top": private_top}))
+            self.weights.best = BestWeights(nn.ModuleDict({"top": top, "private_top": private_top}))
         self.cuts = Cuts()
         self.widths: dict[str, int] = {}
         self.patience: Patience | None = None
@@ -758,19 +626,12 @@ class ActiveParty(Party):
         Neither defenses of gradients and activations nor penalties are asked: they change what the bottom models learn,
         and the top learns labels from that. A private top learns true labels whatever defenses make of them.
         """
-        learned = () if self.private_top is not None else self.labels
-        return self._shifts(learned, self.task.loss.shifts_scores)
+        return _shifts(self.task, self.labels if self.private_top is None else (), self.task.loss.shifts_scores)
 
     @property
     def published_shifts(self) -> tuple[str, ...]:
         """Why the scores that it publishes are no probabilities of the labels, though what was learned may be."""
-        return self._shifts(self.scores, "")
-
-    def _shifts(self, defenses: Iterable[Defense], of_loss: str) -> tuple[str, ...]:
-        if self.task.name == "regression" or link_of(self.task.loss) == "identity":
-            return ()
-        said = [*map(shifts_scores_of, defenses), of_loss]
-        return tuple(dict.fromkeys(filter(None, said)))
+        return _shifts(self.task, self.scores, "")
 
     @property
     def models(self) -> tuple[nn.Module, ...]:
@@ -836,11 +697,6 @@ class ActiveParty(Party):
         """Return whose residues are zeros by design in the step under way, ``(n,)``, bool; ``None``: nobody's."""
         return None if self.zeros is None else torch.isin(ids.cpu(), self.zeros.cpu())
 
-    @property
-    def canaries(self) -> CoinLabels | None:
-        """Its training records with coin-toss labels; ``None``: there are none."""
-        return self.training_labels.canaries
-
     def train_batch(self, rows: Tensor) -> Records:
         """Return its training records at these positions, with the labels that are trained on."""
         return self.training_labels.trained_on(super().train_batch(rows), rows)
@@ -850,7 +706,7 @@ class ActiveParty(Party):
         if self.wire is not None:
             dtypes: tuple[torch.dtype, ...] = (self.wire,)
         else:
-            dtypes = self._sending.dtypes if self.autocast is None else (torch.float32, self.autocast)
+            dtypes = self.sending.dtypes if self.autocast is None else (torch.float32, self.autocast)
         return tuple(
             Expected(name, kind, step, dtypes, (count, self.widths.get(name, _ANY_WIDTH))) for name in self.cuts
         )
@@ -870,17 +726,11 @@ class ActiveParty(Party):
         """
         columns = own_input(batch)
         try:
-            return self._sending.run(activations, columns)
+            return self.sending.run(activations, columns)
         except RuntimeError as error:
             parts: dict[str, Any] = dict(zip(self.cuts, activations, strict=False))
             refuse_width("top model", self.top, parts if columns is None else {**parts, self.name: columns}, error)
             raise
-
-    @property
-    def output_dtype(self) -> torch.dtype:
-        """The dtype of the top's outputs: that of its weights, in float32 at least."""
-        found = next((weight.dtype for weight in self.top.parameters()), torch.float32)
-        return torch.promote_types(found, torch.float32)
 
     def answer(self, batch: Records, step: int) -> tuple[Tensor, Tensor | None]:
         """Return the loss's targets, and what later defenses get in place of the labels (``None``: the labels)."""
@@ -890,8 +740,8 @@ class ActiveParty(Party):
             return batch.labels, None if batch.real is None else batch.labels
         targets = self.labels.apply_together(batch.labels, step=step, ids=batch.ids, labels=batch.labels)
         responses = responses_of(targets)
-        if self.canaries is not None:
-            self.canaries.note_answers(batch.ids, responses)
+        if self.training_labels.canaries is not None:
+            self.training_labels.canaries.note_answers(batch.ids, responses)
         return targets, responses
 
     def plan_run(self, *, epochs: int) -> None:
@@ -902,17 +752,10 @@ class ActiveParty(Party):
         """
         values = self.labels.target_values(self.task.classes)
         plan = RunPlan(epochs=epochs, releases=self.label_releases, values=values)
-        moved = values if self._moves_by_targets(values) else None
+        moved = values if _moved_by_targets(values, self.labels, self.task.loss) else None
         for chain in self.chains().values():
             chain.take_targets(moved)
             chain.plan_run(plan)
-
-    def _moves_by_targets(self, values: tuple[float, ...] | None) -> bool:
-        """Return whether a label moves its record's row as it moves the target, below a linear model."""
-        if values is None or self.labels.with_own_loss is not None:
-            return False
-        # What an approximation makes of targets that are no labels need not be linear in them.
-        return type(self.task.loss) is Logistic or set(values) <= {0.0, 1.0}
 
     def chains(self) -> dict[str, DefenseChain]:
         """Return the defenses of labels, of scores, and of each passive party's gradient."""
@@ -971,10 +814,18 @@ class ActiveParty(Party):
             self.private_top.load_state_dict(state["private top"])
 
 
-def _spoiled(part: nn.Parameter) -> Tensor:
-    """Return NaN if the gradient of what this worker holds of a weight is not finite, else zero, in its dtype."""
-    whole = part.grad is None or all_finite_together([part.grad])
-    return torch.tensor(0.0 if whole else math.nan, dtype=part.dtype, device=part.device)
+def _shifts(task: Task, defenses: Iterable[Defense], of_loss: str) -> tuple[str, ...]:
+    if task.name == "regression" or link_of(task.loss) == "identity":
+        return ()
+    return tuple(dict.fromkeys(filter(None, [*map(shifts_scores_of, defenses), of_loss])))
+
+
+def _moved_by_targets(values: tuple[float, ...] | None, labels: DefenseChain, loss: Loss) -> bool:
+    """Return whether a label moves its record's row as it moves the target, below a linear model."""
+    if values is None or labels.with_own_loss is not None:
+        return False
+    # What an approximation makes of targets that are no labels need not be linear in them.
+    return type(loss) is Logistic or set(values) <= {0.0, 1.0}
 
 
 def _named(party: str, chain: DefenseChain) -> dict[str, float]:

@@ -34,7 +34,7 @@ def show_on_board(summary: RunSummary, folder: Path) -> None:
     figures = {
         f"test {summary.metric_name}": summary.test_metric,
         "worst leak AUC": summary.worst[0],
-        "excess": None if summary.canaries is None else summary.beyond,
+        "excess": max((one.excess.value for one in verdicts.values() if one.excess is not None), default=None),
         "total": summary.total,
         "baseline": summary.known,
     }

@@ -106,11 +106,6 @@ class PartyResult:
         found = {name: result.worst for name, result in self.attacks.items() if result.by_messages}
         return max(((worst, name) for name, worst in found.items() if not math.isnan(worst)), default=(None, ""))
 
-    def limit(self, goal: float) -> float:
-        """Return below which leak AUC it is below a goal: the goal, or more where its own columns tell more anyway."""
-        known = self.label_leak.known
-        return goal if known is None else max(goal, known)
-
     def audited(self, audit: MessageAudit | None) -> PartyResult:
         """Return the same with an auditor's figures, if there is one."""
         if audit is None:

@@ -19,15 +19,15 @@ def promise(run: RunSummary) -> str:
     if run.privacy:
         spent = "; ".join(_spent(run))
         if run.released:
-            spent += ". That is of the training alone: predictions were sent since, and are not covered"
+            spent += ". That is of the training alone: predictions were sent since, which are not covered, and ended it"
         return f"{spent}. What that rests on and does not cover stands with the run's notes, as “Not covered”."
     if run.promised:
         return f"{'. '.join(run.promised)}."
     if run.traits.one_way and not run.defenses:
-        return "no message of training depends on labels; there is no guarantee for features."
+        return "no message of training depends on labels. No guarantee for features."
     if run.promised is None and run.defenses:
         return "not noted by the version that made this run; what is claimed stands with the run below."
-    return "no guarantee: what messages reveal is known only from the attacks that were run."
+    return "none. What messages reveal is known only from the attacks that were run."
 
 
 def _spent(run: RunSummary) -> Iterator[str]:

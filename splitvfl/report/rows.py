@@ -282,7 +282,7 @@ def attack_result(party: PartyResult, name: str) -> LeakSummary | None:
     results = [result for attack, result in party.attacks.items() if shown_name(attack) == name]
     if len(results) < 2:
         return results[0] if results else None
-    most = {name: nanmax(*(getattr(result, name) for result in results)) for name in _LARGEST}
+    most: dict[str, Any] = {name: nanmax(*(getattr(result, name) for result in results)) for name in _LARGEST}
     counts = {name: max(getattr(result, name) for result in results) for name in ("steps", "undefined")}
     return replace(
         results[0], **most, **counts, auc=most["worst_auc"], accumulated_auc=most["worst_accumulated_auc"], scored=1.0
@@ -483,7 +483,7 @@ class PartyRow:
             return first
         bounds = [party.guarantee for party in self.results]
         attacks = [party.label_free for party in self.results]
-        gains = [party.knowledge_gain for party in self.results]
+        gains = [party.knowledge_gain for party in self.results if party.knowledge_gain is not None]
         return replace(
             first,
             excess=self.excess,
@@ -492,7 +492,7 @@ class PartyRow:
             guarantee=min(bounds, key=lambda bound: (0, 0, 0.0) if bound is None else (1, bound.of_run, -bound.auc)),
             label_free=min(attacks, key=lambda attack: attack is not None and attack.decides(goal)),
             total=None if self.total is None else self.total.mean,
-            knowledge_gain=None if None in gains else KnowledgeGain.pooled(gains),
+            knowledge_gain=KnowledgeGain.pooled(gains) if len(gains) == len(self.results) else None,
         )
 
     @property

@@ -15,7 +15,6 @@ from splitvfl.leakage.features import feature_notes
 from splitvfl.leakage.figure import Figure
 from splitvfl.leakage.leak_summary import largest
 from splitvfl.leakage.membership import MembershipLeak
-from splitvfl.leakage.message_audit import shown_name
 from splitvfl.leakage.packed_values import PackedReading
 from splitvfl.privacy.accounting import Spent
 from splitvfl.privacy.single_column import SolvableColumn
@@ -188,9 +187,7 @@ class RunSummary:
             95 % interval for all of them at once; ``None`` without canaries. With ``positives + negatives`` records on
             coin tosses, the test figure is that of a model that was trained on them too, unless they are an audit
             twin's.
-        goal: Leak AUC below which it is protected, or below which nothing is told that a partner's own columns do not.
-        alone: Test figure of the label owner's own model, as :attr:`own_model` has it; in older summaries an AUC, of
-            the better of two models on test records. ``None`` where it has no columns, or nobody measured it.
+        goal: AUC that the leak of an individual label is to stay below or at.
         provenance: Where the figures come from; ``None`` in summaries that were written before it was kept.
         privacy: What was spent of a privacy budget, of each sender and relation; none where nothing is counted.
         seat: The passive party that has written it of its own columns, in a networked run: it knows of nothing else.
@@ -241,7 +238,6 @@ class RunSummary:
     exchange_traits: ExchangeTraits | None = None
     provenance: Provenance | None = None
     goal: float = GOAL
-    alone: float | None = None
     privacy: list[SpentPrivacy] = field(default_factory=list)
     seat: str = ""
     released: list[str] = field(default_factory=list)
@@ -296,20 +292,9 @@ class RunSummary:
         )
 
     @property
-    def worst_in_words(self) -> str:
-        """The worst leak AUC at any party, with its attack as it is shown; "" if there is none."""
-        worst, attack, party = self.worst
-        return "" if worst is None else f"worst leak AUC {worst:.4f} ({shown_name(attack)} at {party})"
-
-    @property
     def metric_name(self) -> str:
         """The headline figure as it is written."""
         return metric_name(self.metric)
-
-    def above(self, goal: float) -> list[tuple[float, str, str]]:
-        """Return the worst leak AUCs that are not below a goal or what is known anyway: value, attack, party."""
-        found = [(*party.worst, name, party.limit(goal)) for name, party in self.parties.items()]
-        return [(worst, attack, name) for worst, attack, name, limit in found if worst is not None and worst >= limit]
 
     @property
     def verdict(self) -> dict[str, PartyVerdict]:
@@ -348,19 +333,6 @@ class RunSummary:
 
         parties = {name: replace(party, **own(name)) for name, party in self.parties.items()}
         return replace(self, parties=parties, canaries=_of_twin(twin.worst_canaries))
-
-    @property
-    def deciding(self) -> float | None:
-        """The figure that decides whether it is below the goal; ``None`` if it was not judged.
-
-        With canaries that is the leak beyond the prediction; without, the largest leak AUC of any attack on messages.
-        """
-        return self.worst[0] if self.canaries is None else self.canaries.auc
-
-    @property
-    def at_most(self) -> float | None:
-        """The same, and with canaries the upper end of its interval."""
-        return self.worst[0] if self.canaries is None else self.canaries.high
 
     def measurement(self, name: str) -> float | None:
         """Return the largest measurement of this name at any party, or ``None``."""

@@ -19,7 +19,7 @@ from splitvfl.report.verdict import PartyVerdict
 VERSION: Final = 2
 
 _MEASURED: Final = {"canaries", "membership", "packing", "own_model", "measurements", "parties"} | {
-    *("test_metric", "test_loss", "step_ms", "alone", "validation_metric", "sending_metric")
+    *("test_metric", "test_loss", "step_ms", "validation_metric", "sending_metric")
 }
 _NOTED: Final = {"notes", "claims", "promised", "released", "no_own_model"}
 # Tables by attack, and which attribute of an entry of a list is part of the address.

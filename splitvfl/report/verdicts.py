@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from splitvfl.claims import CLASS_WEIGHTS
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.column_figures import ColumnReading
 from splitvfl.leakage.in_general import KnowledgeGain
@@ -64,7 +65,8 @@ def party_verdict(name: str, party: PartyResult, run: RunFacts) -> PartyVerdict:
     solvable = most_solved(run.solvable, name)
     evidence = LabelEvidence(
         one_way=run.one_way,
-        releases=tuple(run.releases),
+        # A partner to whom no gradient goes sees no weights of classes.
+        releases=tuple(one for one in run.releases if not run.one_way or one != CLASS_WEIGHTS.name),
         guarantee=party.guarantee,
         solvable="" if solvable is None else solved_in_words(solvable),
         prevented_by="" if solvable is None else prevention_in_words(solvable),

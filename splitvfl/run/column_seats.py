@@ -332,7 +332,7 @@ def _unavailable(
     if needs_of(attack) & _MODELS:
         if party.data.train.columns.categorical.shape[1]:
             return f"{party.name} has categories, and a bottom model that looks them up has no gradient to go back by"
-        if party.divided or party.is_to_be_divided:
+        if party.weights.divided or party.weights.is_to_be_divided:
             return f"the workers of {party.name} hold parts of its bottom model, and none has a copy of it"
     if "top" in needs_of(attack) and exchange.one_way:
         return "in exchange one-way activations are sent before the label party's top model has learned anything"

@@ -65,7 +65,7 @@ class FeatureTarget:
         self.party = party
         self.knows_transform = False
         self.refused = "" if party.is_linear else "needs linear models (logistic regression)"
-        if party.divides and party.team.size > 1:
+        if party.weights.divides and party.team.size > 1:
             self.refused = "needs the party's weights, which are divided among its workers (model.dense: sharded)"
         if self.refused:
             return

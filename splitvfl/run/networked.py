@@ -31,7 +31,7 @@ from splitvfl.learning.schedule import Schedule
 from splitvfl.messaging.conversation import Half
 from splitvfl.net.driver import Correspondent
 from splitvfl.net.meeting import Meeting
-from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.party.refusals import Refusals, journal_of
 from splitvfl.run import checkpoint
 from splitvfl.run.party_folder import KEPT_CHECKPOINTS, PartyFolder, RunEnd
@@ -40,7 +40,7 @@ from splitvfl.run.replay import ReplayJournal
 from splitvfl.run.session import Session
 from splitvfl.run.shared_state import with_shared, without_shared, without_the_others
 from splitvfl.run.teamwork import TeamMeeting, check_replicas, telling
-from splitvfl.run.training import Training, TrainingProgress
+from splitvfl.run.training import Run, Training, TrainingProgress
 from splitvfl.run.written_files import REPLAY_JOURNAL
 from splitvfl.team.team import Alone, Team
 
@@ -91,7 +91,7 @@ class RunSettings:
         return {key: str(value) for key, value in {**self.terms, **self.own_terms}.items()}
 
 
-class PartyRun(Training, Generic[P]):
+class PartyRun(Run, Generic[P]):
     """One party's run.
 
     Args:
@@ -114,7 +114,7 @@ class PartyRun(Training, Generic[P]):
         *,
         progress: TrainingProgress = lambda status: None,
     ) -> None:
-        super().__init__(Watch(partners), notify=session.notify)
+        super().__init__(Training(Watch(partners), notify=session.notify))
         self.name, self.partners, self.settings = session.party, tuple(partners), settings
         self._session = session
         self._first_s = session.message_s  # for the first message
@@ -126,18 +126,14 @@ class PartyRun(Training, Generic[P]):
         self._saved = -1
         self._guard: ReplayJournal | None = None
         self._refusals = Refusals(self.name)
-        self.team = settings.team
-        self._set_out(settings.schedule, progress, grace_s=_GRACE_S)
+        self.team = self.training.team = settings.team
+        self.training.set_out(settings.schedule, progress, grace_s=_GRACE_S)
 
     @property
     def party(self) -> P:
         """The party, once it has met the others and its model could be built."""
         assert self._own is not None, "it is built at the first meeting"
         return self._own.party
-
-    @property
-    def _parties(self) -> tuple[Party, ...]:
-        return (self.party,)
 
     # --- meeting, and meeting again
 
@@ -163,7 +159,7 @@ class PartyRun(Training, Generic[P]):
             self._refuse_changes(newest)
         if self._end.team_has_parted(newest, self.team, self.name):
             if self._end.is_at(newest):
-                self.notify(f"{self.name} finished this run before: nothing is left to train")
+                self.training.notify(f"{self.name} finished this run before: nothing is left to train")
             self._go_on_alone(newest)
             return
         try:
@@ -171,7 +167,7 @@ class PartyRun(Training, Generic[P]):
             self._refusals.check()
             with self._session.place as place:
                 self.team.collect(b"")  # whoever cannot listen says so before the others wait for partners
-                session = replace(self._session, notify=self.notify).at(TeamMeeting(place, self.team))
+                session = replace(self._session, notify=self.training.notify).at(TeamMeeting(place, self.team))
                 session.meet_until_done(
                     lambda links: self._drive(self._half(), links),
                     reached=lambda: self._saved,
@@ -182,7 +178,7 @@ class PartyRun(Training, Generic[P]):
         except (DataError, LinkError, ProtocolError) as error:
             if not self._end.is_at(self._folder.newest()):
                 raise
-            self.notify(
+            self.training.notify(
                 f"{error}; {self.name} itself has done everything, and ends without them. If another party still has "
                 "to go back to a checkpoint, start this one again"
             )
@@ -214,7 +210,7 @@ class PartyRun(Training, Generic[P]):
         """Refuse data or settings that are not those of the newest checkpoint."""
         begun_with = {self.name: newest["data"]} if "data" in newest else None
         now = {self.name: self.settings.data}
-        refuse_changed_data(begun_with, now, where=self.settings.folder, notify=self.notify)
+        refuse_changed_data(begun_with, now, where=self.settings.folder, notify=self.training.notify)
         path = checkpoint.latest(self._folder.checkpoints)
         assert path is not None, "it lay there just now"
         with checkpoint.restoring(path, what="run", anew=_ANEW):
@@ -236,14 +232,14 @@ class PartyRun(Training, Generic[P]):
     def _go_on_alone(self, newest: Mapping[str, Any]) -> None:
         """Do what is left to do without the others: nothing, as a rule."""
         self._take_up(checkpoint.latest(self._folder.checkpoints), alone=True)
-        self.party.best.use()
+        self.party.weights.best.use()
 
     def _drive(self, half: Half, links: Mapping[str, Correspondent]) -> None:
         self._links = dict(links)
         try:
             self._session.drive(half, self._links, first_s=self._first_s)
         finally:
-            self._log.monitor.close()
+            self.training.log.monitor.close()
 
     @abstractmethod
     def _half(self) -> Half:
@@ -275,10 +271,10 @@ class PartyRun(Training, Generic[P]):
             ConfigError: If its model is not one that this exchange can train.
         """
         assert self._own is not None, "it was built at the introduction"
-        if self.party.is_to_be_divided:
+        if self.party.weights.is_to_be_divided:
             self.party.share_with_workers()  # of what is divided nobody has the whole any more
             try:
-                self.party.divide_weights()
+                self.party.weights.divide()
             except ArgumentError as error:
                 raise ConfigError(f"model.dense: sharded: {error}") from error
         if self._side is None:
@@ -316,7 +312,7 @@ class PartyRun(Training, Generic[P]):
                 parts["party"] = with_shared(parts["party"], self.team)
         if self._own is None:
             self._build_as(parts["run"])
-        self.party.divide_weights()
+        self.party.weights.divide()
         with checkpoint.restoring(path, what="run", anew=_ANEW):
             self._take_back(parts)
 
@@ -339,14 +335,15 @@ class PartyRun(Training, Generic[P]):
         self._watch_replays()
         # What a run logs is worker 0's, which has what all of them evaluate.
         log = self.settings.folder if self.team.rank == 0 else None
-        self._log.begin_in(log, going_on_from=step if step in found and log is not None else None)
+        self.training.log.begin_in(log, going_on_from=step if step in found and log is not None else None)
         if step not in found or not step:
             self.save_checkpoint()  # under the number of this run
             self.team.collect(b"saved")
-        self._has_checkpoint()  # and so have all workers
+        if self.replacing is not None:
+            self.replacing.done()  # all workers have a checkpoint of this one
         self._saved = step
         if step:
-            self.notify(f"going on from step {step}")
+            self.training.notify(f"going on from step {step}")
 
     def _watch_replays(self) -> None:
         assert self._own is not None, "it was built at the introduction"
@@ -365,12 +362,12 @@ class PartyRun(Training, Generic[P]):
             CheckpointError: If it cannot be written; the last good one stays.
         """
         check_replicas(self.team, self.party)
-        self._log.flush()
+        self.training.log.flush()
         for chain in self.party.chains().values():
             chain.draw_generators(self.party.device)  # else a run that goes back to its beginning would draw others
         party = self.party.state_dict()
         if self.step:  # a first checkpoint may be there at some workers only, who begin again then
-            party = without_shared(party, self.team, own=self.party.divided)
+            party = without_shared(party, self.team, own=self.party.weights.divided)
         parts = {"run": self._state(), "party": party, "hooks": self.party.hook_state()}
         checkpoint.save(self._folder.checkpoints, self.step, parts, keep=KEPT_CHECKPOINTS)
         self._saved = self.step
@@ -379,7 +376,7 @@ class PartyRun(Training, Generic[P]):
 
     def _state(self) -> dict[str, Any]:
         return {
-            **self._progress_state(),
+            **self.training.progress_state(),
             "run": self.number,
             "stopped": self.stopped,
             "terms": self.settings.kept_terms,
@@ -404,7 +401,7 @@ class PartyRun(Training, Generic[P]):
         run = parts["run"]
         self.party.load_state_dict(dict(parts["party"]))
         self.party.load_hook_state(dict(parts["hooks"]))
-        self._take_back_progress(run)
+        self.training.take_back_progress(run)
         self.number = run["run"]
         if self._side is not None:
             self._side.load_state_dict(run.get("side", {}))
@@ -443,7 +440,8 @@ class ActiveRun(PartyRun[ActiveParty]):
         yield from self._own.half()
 
     def _build_as(self, run: Mapping[str, Any]) -> None:
-        party, self.watch = self._build(run["widths"])
+        party, self.training.watch = self._build(run["widths"])
+        self.training.parties = (party,)
         self._own = ActiveTraining(party, self.partners, self, **self._spoken)
 
     def _check_terms(self, run: Mapping[str, Any]) -> None:
@@ -468,8 +466,10 @@ class ActiveRun(PartyRun[ActiveParty]):
         self._take_up(checkpoint.latest(self._folder.checkpoints), alone=True)
         assert self._side is not None, "it was taken just now"
         self._side.reopen()
-        self.notify(f"nobody else is needed any more: {self.name} trains on what it has, from step {self.step} on")
-        self._log.begin_in(self.settings.folder, going_on_from=self.step)
+        self.training.notify(
+            f"nobody else is needed any more: {self.name} trains on what it has, from step {self.step} on"
+        )
+        self.training.log.begin_in(self.settings.folder, going_on_from=self.step)
         self._train()
 
     def _train(self) -> None:
@@ -477,14 +477,15 @@ class ActiveRun(PartyRun[ActiveParty]):
         self._drive(self._own.steps(), {})
 
     def _state(self) -> dict[str, Any]:
-        found = {"figures": dict(self.figures), "kept": dict(self.kept), **self._evaluated_state()}
+        own = self.training
+        found = {"figures": dict(own.figures), "kept": dict(own.kept), **own.evaluated_state()}
         return super()._state() | found | {"watch": self.watch.state_dict(), "widths": dict(self.party.widths)}
 
     def _take_back(self, parts: Mapping[str, Mapping[str, Any]]) -> None:
         super()._take_back(parts)
         run = parts["run"]
-        self.figures, self.kept = dict(run["figures"]), dict(run["kept"])
-        self._take_back_evaluated(run)
+        self.training.figures, self.training.kept = dict(run["figures"]), dict(run["kept"])
+        self.training.take_back_evaluated(run)
         self.watch.load_state_dict(run["watch"])
 
 
@@ -530,7 +531,8 @@ class PassiveRun(PartyRun[PassiveParty]):
 
     def _build_as(self, run: Mapping[str, Any]) -> None:
         self._learned = TaskSpec(**run["learned"])
-        party, self.watch = self._build(self._learned)
+        party, self.training.watch = self._build(self._learned)
+        self.training.parties = (party,)
         self._own = PassiveTraining(party, self.partners, self, **self._spoken)
 
     def _take_side(self) -> Side:
@@ -566,4 +568,4 @@ class PassiveRun(PartyRun[PassiveParty]):
         if "watch" in parts["run"]:  # an older run watched nothing here
             begun = self.watch.take_up_readers(parts["run"]["watch"])
             if begun and self.step:
-                self.notify(f"{', '.join(begun)} at {self.name}: not in the checkpoint; it reads from here on")
+                self.training.notify(f"{', '.join(begun)} at {self.name}: not in the checkpoint; it reads from here on")

@@ -2,7 +2,8 @@
 
 In one process :func:`~splitvfl.messaging.conversation.converse` drives the halves of all parties, over a network
 :func:`~splitvfl.net.driver.drive` that of one, when it has introduced itself. What a run is made of stands here once;
-what a process keeps of it is its :class:`~splitvfl.run.training.Training`.
+what a process keeps of it is its :class:`~splitvfl.run.training.Training`, and what depends on which parties are there
+its :class:`~splitvfl.run.training.Run`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from splitvfl.exchange.handshake import (
 from splitvfl.learning.schedule import StepPlan
 from splitvfl.messaging.conversation import Half, Outbox
 from splitvfl.party.party import ActiveParty, Party, PassiveParty
-from splitvfl.run.training import Training
+from splitvfl.run.training import Run
 
 P = TypeVar("P", bound=Party)
 
@@ -59,7 +60,7 @@ class PartyTraining(ABC, Generic[P]):
     Args:
         party: The party.
         partners: Names of those that it talks to.
-        training: What this process keeps of the run.
+        run: The run.
         exchange: How a step is talked through.
         terms: What must be equal at every party.
         plan: What is evaluated.
@@ -79,7 +80,7 @@ class PartyTraining(ABC, Generic[P]):
         self,
         party: P,
         partners: Sequence[str],
-        training: Training,
+        run: Run,
         *,
         exchange: Exchange,
         terms: Mapping[str, object],
@@ -89,7 +90,7 @@ class PartyTraining(ABC, Generic[P]):
     ) -> None:
         self.party, self.partners = party, tuple(partners)
         self.trains, self.evaluates, self.crossed = False, False, False
-        self._training, self._terms, self._plan = training, terms, plan
+        self._run, self._training, self._terms, self._plan = run, run.training, terms, plan
         self._one_way, self._draws_records = exchange.one_way, exchange.draws_records
         self._in_flight = exchange.in_flight
         self._adds_noise = exchange.sum_noise is not None
@@ -104,24 +105,24 @@ class PartyTraining(ABC, Generic[P]):
             Interrupted: At Ctrl-C, after the current step and a checkpoint.
             SplitVFLError: As the halves that it is made of.
         """
-        training = self._training
+        run, training = self._run, self._training
         yield from agreement(self.party.name, self.partners, self._terms)
-        yield from self._here.join(training.begin)
+        yield from self._here.join(run.begin)
         if self._one_way:
             self.crossed = False
             # Before anything is sent there is a checkpoint, from which the same would be sent again.
-            yield from training.choose(self._resuming)
+            yield from run.choose(self._resuming)
             yield from self._training_messages(self.side.open())
             self.crossed = True
             if self._parted is not None:
-                training.save_checkpoint()
+                run.save_checkpoint()
         else:
             yield from self._in_turn(self.side.open())
             training.tell(self.side.notes())
             training.opened(self.side.columns)
-            yield from training.choose(self._resuming)
+            yield from run.choose(self._resuming)
             yield from self.steps()
-        training.before_leaving()
+        run.before_leaving()
         yield from self._leave()
 
     def steps(self) -> Half:
@@ -135,11 +136,11 @@ class PartyTraining(ABC, Generic[P]):
         here = Rendezvous() if self._one_way else self._here
         yield from here.join(training.start)
         if training.plan is not None:
-            self.party.best.restore_trained()
+            self.party.weights.best.restore_trained()
             with training.signals:
                 while training.plan is not None:
                     yield from self._step(training.plan, here)
-        self.party.best.use()
+        self.party.weights.best.use()
 
     def _step(self, plan: StepPlan, here: Rendezvous) -> Half:
         training = self._training
@@ -160,7 +161,8 @@ class PartyTraining(ABC, Generic[P]):
         yield from here.join(training.step_done)
         if training.saving:
             yield from self._before_saving(plan, alone=here.count == 1)
-            yield from here.join(partial(training.step_saved, whole=not self.side.under_way))
+            save = None if self.side.under_way else self._run.save_checkpoint
+            yield from here.join(partial(training.step_saved, save))
 
     def _before_saving(self, plan: StepPlan, *, alone: bool) -> Half:
         """End what is under way where a stop was asked for between two checkpoints, if all parties stop together."""
@@ -239,7 +241,7 @@ class ActiveTraining(PartyTraining[ActiveParty]):
         return frozenset({"activation"} if self.party.sums_parts else {"activation", "evaluation"})
 
     def _resuming(self, own: HeldCheckpoints) -> Half:
-        return active_resuming(self.party.name, self.partners, own, number=self._training.new_number())
+        return active_resuming(self.party.name, self.partners, own, number=self._run.new_number())
 
     def _evaluation(self, plan: StepPlan) -> Half:
         half = evaluation_of(self.side, self.party, self._plan, step=plan.step + 1, epoch=plan.epoch + 1)

@@ -161,7 +161,7 @@ def refusal(attack: Attack, active: ActiveParty, passives: Mapping[str, PassiveP
             return f"{name} has categories, and a model that looks them up has no gradient to go back by"
         if party.data.transform is not None:
             return f"not where a party transforms its columns, as {name} does: those before or behind it are meant?"
-    if any(party.divided or party.is_to_be_divided for party in (active, *passives.values())):
+    if any(party.weights.divided or party.weights.is_to_be_divided for party in (active, *passives.values())):
         return "needs the whole model, of which workers hold parts here"
     if not any(party.data.width for party in passives.values()):
         return "no passive party has columns of numbers"

@@ -151,7 +151,7 @@ class Seats:
         leak = Leak(
             attack,
             remove=lambda: party.observers.remove(observer),
-            canaries=self._active.canaries,
+            canaries=self._active.training_labels.canaries,
             classes=self._active.task.classes,
             **self._known,
         )
@@ -210,7 +210,7 @@ class Seats:
             attack,
             party=party,
             passing=passing,
-            canaries=self._active.canaries,
+            canaries=self._active.training_labels.canaries,
             classes=self._active.task.classes,
             **self._known,
         )

@@ -131,7 +131,7 @@ class StepSeat:
         self._numbers += kept.numbers
 
     def _rate(self, party: PassiveParty) -> float | None:
-        return plain_rate_of(party.optimizer) if self._plain and not len(party.penalties) else None
+        return plain_rate_of(party.weights.optimizer) if self._plain and not len(party.penalties) else None
 
     def read(self, step: int, monitor: Monitor) -> None:
         """Run the attacks on all steps that were kept, and log what they find.

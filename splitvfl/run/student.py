@@ -152,10 +152,10 @@ class Lesson:
             yield epoch + 1
 
     def _step(self, party: ActiveParty, batch: Records, targets: Tensor) -> None:
-        party.clear_gradients()
+        party.weights.clear_gradients()
         loss = self._task.loss(party.run_top([], batch), targets.to(self._device))
         loss.backward()
-        party.update()
+        party.weights.update()
 
     def _loss(self, party: ActiveParty, rows: Tensor) -> float:
         """Return the mean loss on the labels of some training records; infinite where it is NaN."""

@@ -54,13 +54,13 @@ from splitvfl.run.results import Results
 from splitvfl.run.score_seats import ScoreSeats
 from splitvfl.run.seats import LabelBook, Seats
 from splitvfl.run.step_seat import StepSeat
-from splitvfl.run.training import Training, TrainingProgress, new_run_number
+from splitvfl.run.training import Run, Training, TrainingProgress, new_run_number
 
 if TYPE_CHECKING:
     from splitvfl.crypto.engine import Engine
 
 
-class Trainer(Training):
+class Trainer(Run):
     """Trains one model over the columns of several parties, all in this process, and watches what leaks.
 
     Every label attack is run in the seat of each passive party, on what that party holds and received; the harness
@@ -114,7 +114,8 @@ class Trainer(Training):
         exchanges: Mapping[str, Exchange] | None = None,
         malicious: Mapping[str, Engine] | None = None,
     ) -> None:
-        super().__init__(Watch(passives))
+        super().__init__(Training(Watch(passives)))
+        self.training.parties = (active, *passives.values())
         self.active, self.passives, self.folder = active, dict(passives), folder
         check_names(active, self.passives)
         self.batches = plan.batches(active.data)
@@ -139,7 +140,7 @@ class Trainer(Training):
     def _prepare(self, defenses: Sequence[Defense | At]) -> None:
         """Make the parties ready to train, each with randomness and defenses of its own."""
         active, plan = self.active, self._training_plan
-        for party in self._parties:
+        for party in self.training.parties:
             plan.prepare(party, seed=derive_seed(plan.seed, "party", party.name))
         plan.stop_early(active, self.batches)
         active.training_labels.canaries = None  # of an earlier trainer
@@ -182,7 +183,8 @@ class Trainer(Training):
             batches=self.batches,
             seed=seed,
         )
-        self.labels_of = LabelBook(active.data.train, canaries=active.canaries, in_flight=own.in_flight)
+        self.labels_of = LabelBook(active.data.train, canaries=active.training_labels.canaries, in_flight=own.in_flight)
+        self.training.begun[active.name] = self.labels_of.turn_to
         self._seats = Seats(
             active,
             self.passives,
@@ -206,7 +208,7 @@ class Trainer(Training):
         if self._training_plan.audit and own.shows_gradients():
             for name, party in self.passives.items():
                 self.watch.audits[name] = active.cuts[name].audit(
-                    canaries=active.canaries, classes=active.task.classes, features=party.data.train
+                    canaries=active.training_labels.canaries, classes=active.task.classes, features=party.data.train
                 )
 
     def __repr__(self) -> str:
@@ -216,10 +218,6 @@ class Trainer(Training):
         leak = [] if math.isnan(worst) else [f"worst leak {worst:.2f} ({by})"]
         parties = " and ".join((self.active.name, *self.passives))
         return f"<Trainer of {parties}: {', '.join([f'step {self.step}', *figures, *leak])}>"
-
-    @property
-    def _parties(self) -> tuple[Party, ...]:
-        return (self.active, *self.passives.values())
 
     def observe(self, party: str, layer: str, attack: Attack) -> Leak:
         """Let an attack watch the gradient of an earlier layer's output in a passive party's bottom model.
@@ -270,10 +268,10 @@ class Trainer(Training):
                 f"the noise of this run was calculated for {longest} epochs, and {epochs} would spend more than was "
                 "promised: say epochs to a new Trainer"
             )
-        stop = None if self.account is None else self.account.stop
+        stop = None if (account := self.training.account) is None else account.stop
         schedule = self._training_plan.schedule(self.batches, epochs, stop=stop)
         self.exchange.plan_run(self.active, epochs=epochs)
-        self._set_out(schedule, progress)
+        self.training.set_out(schedule, progress)
         try:
             self._train()
         except BaseException:
@@ -286,26 +284,26 @@ class Trainer(Training):
         """Train, and attack when that is done; whatever ends it, files are closed."""
         try:
             self._converse()
-            self._seats.attack_after_training(self.step, self._log.monitor)
-            self._score_seats.read(self.step, self._log.monitor)
-            self._step_seat.read(self.step, self._log.monitor)
-            self._membership_seat.read(self.step, self._log.monitor)
+            self._seats.attack_after_training(self.step, self.training.log.monitor)
+            self._score_seats.read(self.step, self.training.log.monitor)
+            self._step_seat.read(self.step, self.training.log.monitor)
+            self._membership_seat.read(self.step, self.training.log.monitor)
         finally:
             for side in self._sides.values():
                 side.close()
             try:
-                self._log.flush()
+                self.training.log.flush()
             finally:
-                self._log.monitor.close()
+                self.training.log.monitor.close()
 
     def _converse(self) -> None:
         """Let all parties talk through the whole run."""
         common: dict[str, Any] = {
             "exchange": self.exchange,
             "plan": self._training_plan.evaluation(self.active.data, self.batches),
-            "here": Rendezvous(len(self._parties)),
+            "here": Rendezvous(len(self.training.parties)),
         }
-        terms = {party.name: terms_of(party.data, self._settings) for party in self._parties}
+        terms = {party.name: terms_of(party.data, self._settings) for party in self.training.parties}
         active_name, names = self.active.name, tuple(self.passives)
         active = ActiveTraining(self.active, names, self, terms=terms[active_name], **common)
         own: dict[str, PartyTraining[Any]] = {
@@ -337,41 +335,24 @@ class Trainer(Training):
             CheckpointError: If a file cannot be written.
         """
         if self.folder is not None and not self._begun:
-            self._claim(self.folder)
-        for party in self._parties:
+            _claim(self.folder, self._settled(self.folder), overwrite=self.overwrite)
+        for party in self.training.parties:
             if self.folder is not None:
                 party.refusals = Refusals(party.name, journal_of(self.folder, party.name))
             party.refusals.check()
         if self.folder is not None and not self.data_digests:
-            self.data_digests = _digests(self._parties)
-        self._log.begin_in(self.folder, going_on_from=self.step if self._begun else None)
+            self.data_digests = _digests(self.training.parties)
+        self.training.log.begin_in(self.folder, going_on_from=self.step if self._begun else None)
         self._begun = True
         for side in self._sides.values():
             side.keep_in(self.folder)
 
-    def _claim(self, folder: Path) -> None:
-        """Make sure that a folder holds no run: what training would write over is refused, or moved aside."""
-        earlier = self._settled(folder)
-        found = written_files.paths(folder)  # nothing, where a run of the whole folder was moved aside before
-        if found and not self.overwrite:
-            raise ConfigError(
-                f"{folder} already holds a run: go on with it by trainer.resume(), replace it by overwrite=True, "
-                "or name another log_dir"
-            )
-        if found:
-            earlier.begin()
-
     def _settled(self, folder: Path) -> Replacement:
         """Return the earlier run in the folder, after what a killed process has left was ended."""
         if self.replacing is None:
-            self.replacing = Replacement(folder, written_files.paths, notify=self.notify)
+            self.replacing = Replacement(folder, written_files.paths, notify=self.training.notify)
             self.replacing.settle()
         return self.replacing
-
-    def _go_on(self) -> None:
-        super()._go_on()
-        if self.plan is not None:
-            self.labels_of.turn_to(self.records[self.active.name])
 
     @property
     def test(self) -> dict[str, float]:
@@ -451,14 +432,14 @@ class Trainer(Training):
         """
         if self.folder is None:
             return
-        self._log.flush()
+        self.training.log.flush()
         run = {
-            **self._progress_state(),
+            **self.training.progress_state(),
             "number": self.number,
             "settings": dict(self._settings),
-            "figures": dict(self.figures),
-            "best figures": dict(self.kept),
-            **self._evaluated_state(),
+            "figures": dict(self.training.figures),
+            "best figures": dict(self.training.kept),
+            **self.training.evaluated_state(),
             "watch": self.watch.state_dict(),
             "steps": self._step_seat.state_dict(),
             "packing": self._packing_seat.state_dict(),
@@ -466,11 +447,12 @@ class Trainer(Training):
             "data": self.data_digests,
         }
         parts: dict[str, dict[str, Any]] = {"run": run}
-        for party in self._parties:
+        for party in self.training.parties:
             parts[f"party-{party.name}"] = party.state_dict()
             parts[f"hooks-{party.name}"] = party.hook_state()
         checkpoint.save(self.folder / "checkpoints", self.step, parts)
-        self._has_checkpoint()
+        if self.replacing is not None:
+            self.replacing.done()  # from here on this one can be resumed
 
     def resume(self) -> int:
         """Take back the newest checkpoint in the run's folder and return the number of steps done.
@@ -494,14 +476,14 @@ class Trainer(Training):
         if newest is None:
             raise CheckpointError(f"there is no checkpoint in {self.folder} to resume from")
         parts = checkpoint.load(newest)
-        self.data_digests = _digests(self._parties)
+        self.data_digests = _digests(self.training.parties)
         begun_with = parts.get("run", {}).get("data")
-        refuse_changed_data(begun_with, self.data_digests, where=self.folder, notify=self.notify)
+        refuse_changed_data(begun_with, self.data_digests, where=self.folder, notify=self.training.notify)
         with checkpoint.restoring(newest, what="experiment", anew="with --overwrite or another folder"):
             run = parts["run"]
             if run["settings"] != self._settings:
                 raise ValueError(f"it was made with {run['settings']}, this run has {self._settings}")
-            for party in self._parties:
+            for party in self.training.parties:
                 party.load_state_dict(parts[f"party-{party.name}"])
                 party.load_hook_state(parts[f"hooks-{party.name}"])
             self.watch.load_state_dict(run["watch"])
@@ -509,9 +491,9 @@ class Trainer(Training):
             self._packing_seat.load_state_dict(run.get("packing", {}))
             for name, side in self._sides.items():
                 side.load_state_dict(run.get("sides", {}).get(name, {}))
-            self.figures, self.kept = run["figures"], run["best figures"]
-            self._take_back_evaluated(run)
-            self._take_back_progress(run)
+            self.training.figures, self.training.kept = run["figures"], run["best figures"]
+            self.training.take_back_evaluated(run)
+            self.training.take_back_progress(run)
             self.number = str(run["number"]) if "number" in run else self._number_of_older(newest.parent.parent)
         self._begun = True
         return self.step
@@ -521,9 +503,21 @@ class Trainer(Training):
         return self.number
 
 
+def _claim(folder: Path, earlier: Replacement, *, overwrite: bool) -> None:
+    """Make sure that a folder holds no run: what training would write over is refused, or moved aside."""
+    found = written_files.paths(folder)  # nothing, where a run of the whole folder was moved aside before
+    if found and not overwrite:
+        raise ConfigError(
+            f"{folder} already holds a run: go on with it by trainer.resume(), replace it by overwrite=True, "
+            "or name another log_dir"
+        )
+    if found:
+        earlier.begin()
+
+
 def _figures_of(trainer: Trainer, part: str) -> dict[str, float]:
     """Return the figures of a part of the records that belong to the weights in use."""
-    figures = trainer.kept if trainer.active.best.in_use else trainer.figures
+    figures = trainer.training.kept if trainer.active.weights.best.in_use else trainer.training.figures
     return {tag.removeprefix(f"{part}/"): value for tag, value in figures.items() if tag.startswith(f"{part}/")}
 
 

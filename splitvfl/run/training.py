@@ -79,7 +79,7 @@ def new_run_number() -> str:
     return secrets.token_hex(16)
 
 
-class Training(ABC):
+class Training:
     """What one process keeps of a run, and does for all its parties when they have come equally far.
 
     The parties themselves follow :class:`~splitvfl.run.party_training.PartyTraining`; one process has all of them, or
@@ -87,15 +87,19 @@ class Training(ABC):
 
     Args:
         watch: What is watched meanwhile.
+        notify: As the attribute.
 
     Attributes:
+        parties: The parties that are trained here; one with labels is the first.
         step: Number of steps done.
         plan: The step under way; ``None`` before the first one and after the last.
         records: Those of the step under way, by party.
+        begun: By party, told of its records before anything of their step is sent.
         saving: Whether a checkpoint follows the step that was just done.
         signals: Requests to stop between two steps.
         team: The workers of the party that is trained here, or this process alone.
         loss: Training loss of the last step; NaN without labels.
+        log: What was measured in steps, and where it is written.
         clock: Seconds that parties here have spent in the step under way; waiting is none of it.
         watch: Attacks on what crosses, and their figures.
         figures: Figures of the last evaluation, ``"test/auc"`` and so on; none without labels.
@@ -108,18 +112,19 @@ class Training(ABC):
         solvable: What partners can compute of labels, known before the first step.
         foresee: At the active party, says what follows from how many columns each passive party has, as a figure and in
             sentences; ``None``: nobody has asked.
-        replacing: The earlier run in its folder, which stays until this one has a checkpoint; ``None``: nobody has
-            looked for one.
     """
 
     def __init__(self, watch: Watch, *, notify: Callable[[str], None] = lambda line: None) -> None:
+        self.parties: tuple[Party, ...] = ()
         self.step = 0
         self.plan: StepPlan | None = None
         self.records: dict[str, Records] = {}
+        self.begun: dict[str, Callable[[Records], None]] = {}
         self.saving = False
         self.signals = Signals()
         self.team: Team = Alone()
         self.loss = math.nan
+        self.log = StepLog()
         self.clock = 0.0
         self.watch = watch
         self.figures: dict[str, float] = {}
@@ -131,41 +136,8 @@ class Training(ABC):
         self.exchange_notes: list[str] = []
         self.solvable: list[Solvable] = []
         self.foresee: Callable[[Mapping[str, int]], tuple[list[Solvable], list[str]]] | None = None
-        self.replacing: Replacement | None = None
         self._judging = 0.0
-        self._log = StepLog()
         self._coming: deque[StepPlan] = deque()
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise TypeError(
-            "a run is neither copied nor pickled: it holds records, noise and open files. Keep state_dict() of its "
-            "models, or trainer.save(folder); save_checkpoint() and resume() go on with a run, and a Trainer that is "
-            "made again begins another"
-        )
-
-    @property
-    @abstractmethod
-    def _parties(self) -> tuple[Party, ...]:
-        """The parties that are trained here; one with labels is the first."""
-
-    @abstractmethod
-    def begin(self) -> None:
-        """Get ready, when the parties have agreed."""
-
-    def new_number(self) -> str:
-        """Return the number that a new run gets, if it is one; empty: it is drawn where it is needed."""
-        return ""
-
-    def before_leaving(self) -> None:  # noqa: B027 - whoever is alone has nobody to wait for
-        """Wait until all workers have come as far, when everything is saved."""
-
-    def choose(self, resuming: Callable[[HeldCheckpoints], Half]) -> Half:
-        """Go on from a checkpoint that all parties have; where all are here, one holds them all.
-
-        Args:
-            resuming: Returns the party's half of the choice, given what it has.
-        """
-        yield from ()
 
     def tell(self, notes: Sequence[str]) -> None:
         """Say what a side has to say before the first step: once, however often the parties meet."""
@@ -180,18 +152,9 @@ class Training(ABC):
             self.solvable, said = self.foresee(columns)
             self.tell(said)
 
-    @abstractmethod
-    def save_checkpoint(self) -> None:
-        """Write a checkpoint."""
-
-    def _has_checkpoint(self) -> None:
-        """Give up the run that this one replaces: from here on this one can be resumed."""
-        if self.replacing is not None:
-            self.replacing.done()
-
     # --- steps
 
-    def _set_out(self, schedule: Schedule, progress: TrainingProgress, *, grace_s: float | None = None) -> None:
+    def set_out(self, schedule: Schedule, progress: TrainingProgress, *, grace_s: float | None = None) -> None:
         """Say what is to be followed.
 
         Args:
@@ -239,35 +202,37 @@ class Training(ABC):
             if self.account is not None:
                 # Before anything of it is sent. A step that is taken again has the noise that it had.
                 self.account.begin(self.plan.step)
-            self.records = {party.name: party.train_batch(self.plan.rows) for party in self._parties}
-            for party in self._parties:
+            self.records = {party.name: party.train_batch(self.plan.rows) for party in self.parties}
+            for party in self.parties:
                 party.share = self.plan.share
+            for name, told in self.begun.items():
+                told(self.records[name])
         self._judging, self.clock = self.watch.seconds, 0.0
 
     def step_done(self) -> None:
         """Count the step under way, log, and tell of it; go on with the next one, unless a checkpoint comes first."""
         plan = self.plan
         assert plan is not None, "one is under way"
-        measured = self._log.add(self._parties, self.clock - (self.watch.seconds - self._judging))
+        measured = self.log.add(self.parties, self.clock - (self.watch.seconds - self._judging))
         self.step = plan.step + 1
         if plan.logs:
-            self._log.monitor.write(self.step, self._scalars(measured, plan))
+            self.log.monitor.write(self.step, self._scalars(measured, plan))
         self._progress(Status.of(self, self._schedule, epoch=plan.epoch + 1))
         self.saving = plan.saves or self.team.stop_asked
         if not self.saving:
             self._go_on()
 
-    def step_saved(self, *, whole: bool = True) -> None:
+    def step_saved(self, save: Callable[[], None] | None) -> None:
         """Write a checkpoint after the step that was just done, and go on, unless it was the last one.
 
         Args:
-            whole: Whether nothing of the step is still under way; otherwise nothing is written.
+            save: Writes it; ``None``: something of the step is still under way, and nothing is written.
 
         Raises:
             Interrupted: At Ctrl-C.
         """
-        if whole:
-            self.save_checkpoint()
+        if save is not None:
+            save()
         if self.stopped:
             self.plan = None
         elif self.team.stop_asked and self.step < self._schedule.steps:
@@ -283,18 +248,19 @@ class Training(ABC):
         if evaluation.verdict.best:
             self.kept, self.kept_tested = dict(self.figures), self.tested
 
-    def _evaluated_state(self) -> dict[str, Any]:
+    def evaluated_state(self) -> dict[str, Any]:
         """Return the outputs of test records, as a checkpoint holds them beside the figures."""
         return {"tested": _tensors(self.tested), "kept tested": _tensors(self.kept_tested)}
 
-    def _take_back_evaluated(self, state: Mapping[str, Any]) -> None:
+    def take_back_evaluated(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`evaluated_state` returned."""
         # Checkpoints of older versions hold none.
         found = (state.get(key) for key in ("tested", "kept tested"))
         self.tested, self.kept_tested = (None if held is None else EvaluatedOutputs(**held) for held in found)
 
     def _scalars(self, measured: Mapping[str, float], plan: StepPlan) -> dict[str, float]:
         defenses = {f"defense/{tag}": value for tag, value in measured.items()}
-        penalties = {f"penalty/{tag}": value for party in self._parties for tag, value in party.penalised.items()}
+        penalties = {f"penalty/{tag}": value for party in self.parties for tag, value in party.penalised.items()}
         watched = self.watch.scalars(epoch_ends=plan.ends_epoch)
         spent = _spent_scalars(self.account) if _tells_spent(plan, last=self.step == self._schedule.steps) else {}
         return {"train/loss": self.loss, **self.figures, **defenses, **penalties, **spent, **watched}
@@ -303,8 +269,9 @@ class Training(ABC):
         """Return what was spent of a privacy budget up to now, in sentences; none where nothing is counted."""
         return [] if self.account is None else [spent.in_words(planned) for spent, planned in self.account.everything()]
 
-    def _progress_state(self) -> dict[str, Any]:
-        log = self._log.state_dict()
+    def progress_state(self) -> dict[str, Any]:
+        """Return how far it is, its log and its account, as a checkpoint holds them."""
+        log = self.log.state_dict()
         return {
             "step": self.step,
             "offset": log["offset"],
@@ -314,21 +281,22 @@ class Training(ABC):
             "account": None if self.account is None else self.account.state_dict(),
         }
 
-    def _take_back_progress(self, state: Mapping[str, Any]) -> None:
+    def take_back_progress(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`progress_state` returned."""
         self.step, self.loss = state["step"], state["loss"]
-        self._log.load_state_dict(state)
+        self.log.load_state_dict(state)
         if self.account is not None and state.get("account") is not None:
             self.account.load_state_dict(state["account"])
 
     @property
     def stopped(self) -> bool:
         """Whether early stopping has ended the training."""
-        return self._parties[0].best.stopped
+        return self.parties[0].weights.best.stopped
 
     @property
     def kept_epoch(self) -> int | None:
         """The epoch, from 1, whose weights early stopping keeps; ``None`` without it."""
-        return self._parties[0].best.epoch
+        return self.parties[0].weights.best.epoch
 
     @property
     def step_ms(self) -> float:
@@ -337,12 +305,89 @@ class Training(ABC):
         It is the time in which the parties in this process compute. Waiting for others is none of it, nor are messages
         on their way.
         """
-        return self._log.step_ms(self.step)
+        return self.log.step_ms(self.step)
 
     @property
     def measurements(self) -> dict[str, float]:
         """Means over the run of what the defenses logged, of totals the last: ``party/defense/measurement``."""
-        return self._log.means
+        return self.log.means
+
+
+class Run(ABC):
+    """A run as its parties' halves meet it: what it does beside the steps depends on which parties are here.
+
+    Args:
+        training: What this process keeps of it.
+
+    Attributes:
+        training: As given.
+        replacing: The earlier run in its folder, which stays until this one has a checkpoint; ``None``: nobody has
+            looked for one.
+    """
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+        self.replacing: Replacement | None = None
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            "a run is neither copied nor pickled: it holds records, noise and open files. Keep state_dict() of its "
+            "models, or trainer.save(folder); save_checkpoint() and resume() go on with a run, and a Trainer that is "
+            "made again begins another"
+        )
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Get ready, when the parties have agreed."""
+
+    def new_number(self) -> str:
+        """Return the number that a new run gets, if it is one; empty: it is drawn where it is needed."""
+        return ""
+
+    def before_leaving(self) -> None:  # noqa: B027 - whoever is alone has nobody to wait for
+        """Wait until all workers have come as far, when everything is saved."""
+
+    def choose(self, resuming: Callable[[HeldCheckpoints], Half]) -> Half:
+        """Go on from a checkpoint that all parties have; where all are here, one holds them all.
+
+        Args:
+            resuming: Returns the party's half of the choice, given what it has.
+        """
+        yield from ()
+
+    @abstractmethod
+    def save_checkpoint(self) -> None:
+        """Write a checkpoint."""
+
+    @property
+    def step(self) -> int:
+        """Number of steps done."""
+        return self.training.step
+
+    @property
+    def watch(self) -> Watch:
+        """Attacks on what crosses, and their figures."""
+        return self.training.watch
+
+    @property
+    def stopped(self) -> bool:
+        """Whether early stopping has ended the training."""
+        return self.training.stopped
+
+    @property
+    def kept_epoch(self) -> int | None:
+        """The epoch, from 1, whose weights early stopping keeps; ``None`` without it."""
+        return self.training.kept_epoch
+
+    @property
+    def step_ms(self) -> float:
+        """Mean time of a training step in milliseconds (:attr:`Training.step_ms`)."""
+        return self.training.step_ms
+
+    @property
+    def measurements(self) -> dict[str, float]:
+        """Means over the run of what the defenses logged (:attr:`Training.measurements`)."""
+        return self.training.measurements
 
 
 def _tells_spent(plan: StepPlan, *, last: bool) -> bool:

@@ -99,7 +99,7 @@ def test_a_one_way_run_will_tell_as_much_as_its_forecast(bottom: str, draws: int
     config = parse_config(f"{text}exchange: {{name: one-way, bottom: {bottom}}}\n", source="lab.yaml")
     found = forecast_activations(config, "lab")
     assert Counter(one.attack for one in found.readings) == dict.fromkeys(READERS, draws)
-    assert found.sentence.startswith(f"Of what lab sends once, with {words}")
+    assert found.sentence.startswith(f"From what lab sends once, with {words}")
     assert "nothing trains this bottom model" in found.notes[0]
     ridge = [one for one in found.readings if one.attack == "ridge"]
     # All 440 records are one message, and 5 % of them are known; it is computed again, and no round of epochs.
@@ -126,12 +126,12 @@ def test_it_is_the_same_each_time_and_other_weights_tell_otherwise(tmp_path: Pat
     assert [one.attack for one in trained.readings] == list(READERS)
     reading = max(trained.readings, key=lambda one: one.share)
     assert reading.share not in {one.share for one in first.readings}
-    assert trained.sentence.startswith("Of what lab sends with its trained half, 4 numbers a record")
+    assert trained.sentence.startswith("From what lab sends with its trained model part, 4 numbers a record")
     assert trained.most == reading
     most = max(first.readings, key=lambda one: one.share)
     assert first.most == most
     assert f"{most.share:.0%} of the variance" in first.sentence
-    assert ("knows its half of the model and" in first.sentence) == most.knows_model == (most.attack == READERS[2])
+    assert ("knows its model part and" in first.sentence) == most.knows_model == (most.attack == READERS[2])
 
 
 def test_records_that_are_encoded_otherwise_than_in_training_are_said(

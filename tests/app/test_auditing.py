@@ -265,8 +265,8 @@ def test_strict_fails_where_a_claim_is_violated_or_not_covered(here: Path) -> No
     assert main(["audit", str(experiment(here, {"name": "mine:Halved", "epsilon": 1.0})), *words]) == 1
     said = json.loads(Path("audit.json").read_text())
     assert said["defenses"][0]["verdict"] == "violated"
-    assert main(["audit", str(experiment(here, {"name": "mine:Halved", "epsilon": 1.0})), *words[:4]]) == 0
     assert main(["audit", str(experiment(here, ROWS)), *few]) == 1
+    assert main(["audit", str(experiment(here, ROWS)), *few[:-1]]) == 0
     assert main(["audit", str(experiment(here, ADD)), *few]) == 0
 
 
@@ -286,9 +286,15 @@ def test_other_exchanges_are_listed_as_not_audited(here: Path, exchange: str, mo
 
 
 @pytest.mark.parametrize(
-    ("before", "claimed"), [([], 0.5), ([{"name": "memoised-response", "epsilon": 1.0}], 1.0),
-                            ([{"name": "gaussian-targets", "mu": 1.0}], 1.0)],
-)  # fmt: skip
+    ("before", "claimed"),
+    [
+        ([], 0.5),
+        *(
+            pytest.param([targets], 1.0, marks=pytest.mark.slow(reason="2,000 draws"))
+            for targets in ({"name": "memoised-response", "epsilon": 1.0}, {"name": "gaussian-targets", "mu": 1.0})
+        ),
+    ],
+)
 def test_a_defense_behind_answers_claims_what_they_let_a_label_move(
     here: Path, before: list[Any], claimed: float
 ) -> None:

@@ -36,6 +36,7 @@ from splitvfl.privacy import (
     tight_hdp_sensitivity,
 )
 from splitvfl.privacy.statement import claim_warnings
+from tests.rows import every
 
 FILE = """
 data: {data}
@@ -287,9 +288,7 @@ PAILLIER = {"epsilon": 0.5, "delta": 0.01, "G": 1.0, "epochs": 2, "steps": 10, "
 BAD: tuple[Any, ...] = (0, -1, math.nan, math.inf, "1", None, True)
 
 
-@pytest.mark.parametrize("name", [*EACH, *OF_LABELS])
-@pytest.mark.parametrize("sensitivity", [hdp_sensitivity, tight_hdp_sensitivity])
-@pytest.mark.parametrize("value", BAD, ids=repr)
+@every(name=[*EACH, *OF_LABELS], sensitivity=[hdp_sensitivity, tight_hdp_sensitivity], value=BAD)
 def test_every_argument_of_a_sensitivity_is_a_number_above_zero(sensitivity: Any, name: str, value: Any) -> None:
     if value is True and name in ("steps", "epochs", "batch_size"):
         value = False
@@ -298,22 +297,22 @@ def test_every_argument_of_a_sensitivity_is_a_number_above_zero(sensitivity: Any
         sensitivity(side, **(settings | {name: value}))
 
 
-@pytest.mark.parametrize("name", ["weight_decay", "proximal_l2", "row_norm", "step", "last_batch", "after"])
-@pytest.mark.parametrize("value", [-1, math.nan, math.inf, "1", 0.5j], ids=repr)
+@every(
+    name=["weight_decay", "proximal_l2", "row_norm", "step", "last_batch", "after"],
+    value=[-1, math.nan, math.inf, "1", 0.5j],
+)
 def test_every_further_argument_of_the_recursion_is_checked(name: str, value: Any) -> None:
     with pytest.raises(ArgumentError, match=name):
         tight_hdp_sensitivity("passive", **EACH, **{name: value})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", PAILLIER)
-@pytest.mark.parametrize("value", BAD, ids=repr)
+@every(name=PAILLIER, value=BAD)
 def test_every_argument_of_dp_paillier_is_checked(name: str, value: Any) -> None:
     with pytest.raises(ArgumentError, match=name):
         dp_paillier_sigma("A", **(PAILLIER | {name: value}))
 
 
-@pytest.mark.parametrize("value", BAD, ids=repr)
-@pytest.mark.parametrize("formula", [gaussian_sigma, classic_gaussian_sigma])
+@every(value=BAD, formula=[gaussian_sigma, classic_gaussian_sigma])
 def test_every_argument_of_a_gaussian_is_checked(formula: Any, value: Any) -> None:
     with pytest.raises(ArgumentError, match="epsilon"):
         formula(value, 0.1, sensitivity=1.0)

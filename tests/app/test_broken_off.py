@@ -112,7 +112,7 @@ def test_where_messages_are_too_small_to_be_judged_the_finished_model_and_evalua
     assert f"ridge {never}" in seat_verdict(kept)
     alone = replace(kept, parties={"lab": replace(found, readings=[evaluated])})
     assert seat_lines(alone)[0].startswith("Features of lab: of records that were evaluated ridge recovers")
-    assert "From what you sent of records that were evaluated whoever knows" in seat_verdict(alone)
+    assert "From what you sent of records that were evaluated, ridge recovers" in seat_verdict(alone)
     assert main(["report", str(tmp_path / "lab")]) == 0
     assert "of records that were evaluated" in (tmp_path / "lab" / "report.html").read_text()
 

@@ -134,7 +134,7 @@ def noise_changes() -> Iterator[str]:
 
 CHANGES = {"usual": [*dict.fromkeys(changes())], "noisy": [*noise_changes()]}
 READ_BY_TELECOM = ("data.", "model", "train.", "exchange", "parties.telecom.", "defenses")
-FIRST_TIER_HAS = 5
+FIRST_TIER_HAS = 10
 """One case in so many, whatever settings there are: the others run in the second tier."""
 
 CASES = [
@@ -271,8 +271,8 @@ def test_a_party_whose_partner_is_another_is_told_before_it_connects(runs: Path,
     ("who", "words", "then"),
     [
         ("train", "checked for train --resume", "--resume"),
-        ("bank", "party goes on with it", "--as bank"),
-        ("telecom", "party goes on with it", "--as telecom"),
+        ("bank", "party resumes it", "--as bank"),
+        ("telecom", "party resumes it", "--as telecom"),
     ],
 )
 def test_a_finished_run_is_no_mistake(

@@ -254,7 +254,7 @@ def test_a_party_whose_data_changed_is_told_before_it_meets_anybody(tmp_path: Pa
     del begun["data"]
     checkpoint.save(folder / "checkpoints", 4, {"run": begun})
     run = party_run(config, "telecom", folder)
-    run.notify = told.append
+    run.training.notify = told.append
     with pytest.raises(LinkError):
         run.run()
     assert any("is not checked" in line for line in told)

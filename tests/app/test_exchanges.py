@@ -183,7 +183,7 @@ def test_a_run_ends_where_it_was_said(name: str, share: float, survives: bool) -
     assert labels is not None
     labels[:] = 0
     for party in (*trainer.passives.values(), trainer.active):
-        party.optimizer.param_groups[0]["lr"] = 0.0  # type: ignore[union-attr]
+        party.weights.optimizer.param_groups[0]["lr"] = 0.0  # type: ignore[union-attr]
 
     if survives:
         trainer.fit(1)

@@ -65,6 +65,7 @@ def test_two_files_are_joined_trained_and_learned_from(here: Path, capsys: pytes
     assert metric > 0.97
 
 
+@pytest.mark.slow(reason="a run by the defaults")
 def test_amounts_are_a_regression_that_reaches_its_labels(here: Path) -> None:
     frame = datasets.load_diabetes(as_frame=True).frame
     frame["target"] *= 1000.0  # as prices are

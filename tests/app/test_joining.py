@@ -55,7 +55,7 @@ def trained(folder: Path, **settings: Any) -> SavingTrainer:
 
 
 def compared(trainer: SavingTrainer) -> RunSummary:
-    return with_own_model(summary_of(), trainer, trainer.active)
+    return with_own_model(summary_of(), trainer.training, trainer.active)
 
 
 def test_figures_of_classes_are_scikit_learns_and_the_interval_is_paired(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def delong(positive: Any, joint: Any, alone: Any) -> tuple[float, float]:
 )
 def test_of_classes_and_numbers_too(data: str, own: str, metric: str, tmp_path: Path) -> None:
     trainer = trained(tmp_path, data=data, own=own)
-    assert trainer.tested is not None
+    assert trainer.training.tested is not None
     labels = trainer.active.data.test.labels
     assert labels is not None
     found = compared(trainer).own_model
@@ -121,7 +121,7 @@ def test_of_classes_and_numbers_too(data: str, own: str, metric: str, tmp_path: 
     if metric == "accuracy":
         # The t-interval of the records' own differences: −1, 0 and 1.
         own_scores = own_model(trainer.active.data.train, trainer.active.data.test, trainer.active.task).scores
-        right = [(scores.argmax(1) == labels).double() for scores in (trainer.tested.outputs, own_scores)]
+        right = [(scores.argmax(1) == labels).double() for scores in (trainer.training.tested.outputs, own_scores)]
         apart = right[0] - right[1]
         half = 1.97 * apart.std().item() / math.sqrt(len(apart))
         assert found.difference == pytest.approx(apart.mean().item(), abs=1e-6)
@@ -159,7 +159,6 @@ def test_a_checkpoint_of_an_older_version_has_a_reason(tmp_path: Path) -> None:
     trainer.resume()
     found = compared(trainer)
     assert found.own_model is None
-    assert found.alone is None
     assert found.no_own_model.startswith("What bank alone reaches was not measured: nobody has kept the joint model's")
 
 
@@ -176,7 +175,7 @@ class Fragile(SquaredError):
 
 def test_what_cannot_be_compared_has_a_reason_and_loses_nothing(tmp_path: Path) -> None:
     trainer = trained(tmp_path)
-    active, tested = trainer.active, trainer.tested
+    active, tested = trainer.active, trainer.training.tested
     assert tested is not None
     data = active.data
 
@@ -186,9 +185,9 @@ def test_what_cannot_be_compared_has_a_reason_and_loses_nothing(tmp_path: Path) 
         assert found.test_metric == summary_of().test_metric
         return found.no_own_model.removeprefix("What bank alone reaches was not measured: ")
 
-    trainer.tested = EvaluatedOutputs(tested.outputs.clone().fill_(math.nan), tested.positions)
+    trainer.training.tested = EvaluatedOutputs(tested.outputs.clone().fill_(math.nan), tested.positions)
     assert reason() == "outputs of the joint model are NaN or infinite."
-    trainer.tested = tested
+    trainer.training.tested = tested
     active.data = replace(data, shards=Shards((440,), (129,), 0))
     assert reason() == "its records lie apart, a part of them at each worker."
     assert data.train.labels is not None
@@ -201,7 +200,7 @@ def test_what_cannot_be_compared_has_a_reason_and_loses_nothing(tmp_path: Path) 
 def test_a_label_owner_without_columns_is_not_asked(tmp_path: Path) -> None:
     trainer = trained(tmp_path, own="[]")
     found = compared(trainer)
-    assert (found.own_model, found.no_own_model, found.alone) == (None, "", None)
+    assert (found.own_model, found.no_own_model) == (None, "")
     assert joining_sentence([found]) == ""
 
 
@@ -210,7 +209,6 @@ def test_without_an_audit_nobody_asks_and_older_summaries_are_read(tmp_path: Pat
     assert (quiet.own_model, quiet.no_own_model) == (None, "")
     found = run_experiment(config_of(tmp_path), tmp_path / "run")
     assert isinstance(found.own_model, OwnModelResult)
-    assert found.alone == found.own_model.alone
     assert read_summary(tmp_path / "run").own_model == found.own_model
     path = tmp_path / "run" / "summary.json"
     written = opened(path)
@@ -218,4 +216,3 @@ def test_without_an_audit_nobody_asks_and_older_summaries_are_read(tmp_path: Pat
     path.write_text(json.dumps(written))
     older = read_summary(tmp_path / "run")
     assert older.own_model is None
-    assert older.alone == found.alone

@@ -70,6 +70,7 @@ QUIET = CanaryLeak(0.5, 0.45, 0.55, 150, 150)
         ((LOUD,), 0.8, 4, "undecided: lab → bank's labels: inconclusive (goal 0.80): excess 0.80 (95 % CI 0.75–0.85,"),
         ((LOUD,), 0.85, 0, "passed: lab → bank's labels: below goal (goal 0.85): excess 0.80 (95 % CI 0.75–0.85,"),
         ((QUIET, LOUD), 0.7, 3, "failed: lab1 → bank's labels: above goal"),  # the worst of several counts
+        ((None, LOUD), 0.7, 3, "failed: lab1 → bank's labels: above goal"),
         ((LOUD, QUIET), 0.8, 4, "undecided: lab → bank's labels: inconclusive"),
         ((QUIET, None), 0.7, 4, "undecided: lab1 → bank's labels: inconclusive (goal 0.70): not measured; decided by"),
         ((QUIET, QUIET), 0.6, 0, "passed: lab → bank's labels: below goal"),

@@ -70,8 +70,8 @@ def trainer_of(data: VerticalData, *changes: str, folder: Path | None = None) ->
 
 
 def account_of(trainer: Trainer) -> PrivacyBudget:
-    assert trainer.account is not None
-    return trainer.account
+    assert trainer.training.account is not None
+    return trainer.training.account
 
 
 def sigmas(data: VerticalData) -> tuple[float, float]:
@@ -191,7 +191,7 @@ def test_it_survives_a_kill_and_a_repeated_step_counts_once(
 
 def test_a_checkpoint_without_an_account_counts_its_steps(tmp_path: Path, data: VerticalData) -> None:
     begun = trainer_of(data, folder=tmp_path / "run")
-    begun.account = None  # as it was before accounts were kept
+    begun.training.account = None  # as it was before accounts were kept
     begun.fit(1)
     later = trainer_of(data, folder=tmp_path / "run")
     later.resume()
@@ -202,11 +202,11 @@ def test_a_checkpoint_without_an_account_counts_its_steps(tmp_path: Path, data: 
 def test_who_stops_is_told_what_was_spent(tmp_path: Path, data: VerticalData) -> None:
     told: list[str] = []
     trainer = trainer_of(data, folder=tmp_path / "run")
-    trainer.notify = told.append
+    trainer.training.notify = told.append
 
     def ask(status: Status) -> None:
         if status.step == 5:
-            trainer.signals.asked = True
+            trainer.training.signals.asked = True
 
     with pytest.raises(Interrupted):
         trainer.fit(3, progress=ask)
@@ -302,8 +302,8 @@ def test_deployed_parties_end_alike_and_each_says_what_was_spent(tmp_path: Path)
 
     def take_part(name: str) -> None:
         run, _ = run_party(config, name, tmp_path / name, notify=told[name].append)
-        assert run.account is not None
-        done[name] = run.account.begun
+        assert run.training.account is not None
+        done[name] = run.training.account.begun
 
     def train() -> None:
         assert side_by_side({name: partial(take_part, name) for name in config.parties}) == {}

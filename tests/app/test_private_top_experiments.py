@@ -23,7 +23,7 @@ from splitvfl.leakage.monitor import read_metrics
 from splitvfl.messaging import conversation
 from splitvfl.messaging.messages import Message
 from splitvfl.net.certs import make_certificates
-from splitvfl.party.private_top import PrivateTop
+from splitvfl.party.top_model import PrivateTop
 from splitvfl.report.report import write_report
 from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint
@@ -182,7 +182,7 @@ def test_it_has_an_optimiser_of_its_own() -> None:
     ):
         config = parse_config(text.replace("train: {", f"train: {{{section}"), source="people.yaml")
         trainer = build_trainer(config, load_data(config))
-        private, optimizer = trainer.active.private_top, trainer.active.optimizer
+        private, optimizer = trainer.active.private_top, trainer.active.weights.optimizer
         assert private is not None
         assert private._optimizer is not None
         assert optimizer is not None

@@ -114,7 +114,7 @@ def test_over_a_network_it_is_said_and_counted_at_every_party(tmp_path: Path) ->
     summary = read_summary(tmp_path / "clinic")
     assert len(summary.released) == 2
     assert set(summary.released) <= set(summary.notes)
-    assert "That is of the training alone: predictions crossed since" in promise(summary)
+    assert "That is of the training alone: predictions were sent since" in promise(summary)
 
 
 def replace_network(config: ExperimentConfig, **changes: Any) -> Any:

@@ -19,7 +19,7 @@ from splitvfl.app.experiment import Experiment, Workbench
 from splitvfl.app.noise_plans import plan_of
 from splitvfl.app.records import load_data
 from splitvfl.app.trainer import Trainer
-from splitvfl.claims import auc_of_mu
+from splitvfl.claims import auc_of_epsilon, auc_of_mu
 from splitvfl.config.sections import ExperimentConfig, parse_config
 from splitvfl.data.columns import VerticalData
 from splitvfl.defenses import AsymmetricResponse, GaussianIR, Rounding
@@ -35,6 +35,7 @@ from splitvfl.learning.schedule import EarlyStopping
 from splitvfl.learning.tasks import Binary, Regression, Task
 from splitvfl.models import MLP, Linear, LinearTop, logistic_loss
 from splitvfl.models.linear import LogisticRegressionRecipe
+from splitvfl.party.attaching import label_guarantee
 from splitvfl.party.party import ActiveParty, PassiveParty
 from splitvfl.privacy import tight_hdp_sensitivity
 from splitvfl.run.plan import TrainingPlan
@@ -147,9 +148,9 @@ def test_hdp_noise_and_its_run_are_those_of_the_file(
     assert by_hand.fit(2) == by_file.fit(2)
     for mine, theirs in zip(weights_of(by_hand), weights_of(by_file), strict=True):
         assert torch.equal(mine, theirs)
-    assert by_hand.spent() == by_file.spent() != []
-    assert by_hand.account is not None
-    mu = by_hand.account.spent(by_hand.active.name, relation="label").mu
+    assert by_hand.training.spent() == by_file.training.spent() != []
+    assert by_hand.training.account is not None
+    mu = by_hand.training.account.spent(by_hand.active.name, relation="label").mu
     for verdict in by_hand.verdict.values():
         assert verdict.labels is not None
         assert verdict.labels.guarantee is not None
@@ -177,8 +178,8 @@ def test_given_noise_has_a_budget_that_ends_the_run(data: VerticalData) -> None:
     for trainer in (by_file, by_hand):
         trainer.fit(9)
     assert by_hand.step == by_file.step < 9 * 4
-    assert by_hand.account is not None
-    assert by_hand.account.last_step == by_hand.step
+    assert by_hand.training.account is not None
+    assert by_hand.training.account.last_step == by_hand.step
 
 
 def test_noise_before_encryption_is_that_of_the_file(data: VerticalData) -> None:
@@ -217,11 +218,16 @@ def test_noise_on_sums_is_that_of_the_file(data: VerticalData) -> None:
     assert by_hand.exchange.sum_noise is not None
     assert {"noise on a sum": by_hand.exchange.sum_noise.sigma}.items() <= plan.terms().items()
     assert list(by_hand.noise_notes) == plan.notes({})
-    assert by_hand.account is not None
+    assert by_hand.training.account is not None
+    owner = by_hand.active.name
+    found = label_guarantee(by_hand.active, next(iter(by_hand.passives)), epochs=2, account=by_hand.training.account)
+    assert found is not None
+    assert found.auc == pytest.approx(auc_of_mu(by_hand.training.account.planned(owner, relation="label").mu), abs=1e-6)
+    assert 0.5 < found.auc < auc_of_epsilon(1.0)  # (ε, δ) of this noise is a μ of less
     # Given noise of which nothing is counted needs no number of epochs.
     given = agreed.model_copy(update={"sigma": 5.0})
     uncounted = in_python(data, Residue(rows=128, own_part="sent", sum_noise=given), epochs=None)
-    assert uncounted.account is None
+    assert uncounted.training.account is None
 
 
 @pytest.mark.parametrize(

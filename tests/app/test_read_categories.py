@@ -98,5 +98,5 @@ def test_a_forecast_reads_categories_that_first_weights_look_up(here: Path, monk
     told = {one.column: one for one in found.most.columns}
     # A standard error of what 200 records are right by chance is at most .035.
     assert max((told[name].right or 0.0) - (told[name].commonest or 0.0) for name in FIELDS) > 0.15
-    assert "of the others' 3 columns (of numbers the variance, of 2 categorical fields" in found.sentence
+    assert "of its 3 features (of numbers the variance, of 2 categorical fields" in found.sentence
     assert found.sentence.endswith("Left out, as they have more than 32 categories: user.")

@@ -29,7 +29,7 @@ from splitvfl.run.networked import PartyRun
 from splitvfl.run.party_training import PartyTraining
 from splitvfl.run.replacement import REPLACED, Replacement, earlier_stands, is_unsettled
 from splitvfl.run.trainer import Trainer
-from splitvfl.run.training import Status
+from splitvfl.run.training import Status, Training
 from splitvfl.system.folder_lock import locked
 from tests.commands import Command
 from tests.run.parties import free_ports
@@ -127,7 +127,7 @@ def killed_in_the_first_step() -> Iterator[None]:
     def kill(*given: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with mock.patch.object(Trainer, "step_done", kill):
+    with mock.patch.object(Training, "step_done", kill):
         yield
 
 
@@ -153,7 +153,7 @@ def test_a_run_that_was_killed_in_its_first_epoch_leaves_the_earlier_one_to_the_
     assert unfinished_runs([Path("runs")]) == [run]
     told, config = list[str](), load_config("credit.yaml", [f"data.path={trained / 'all.csv'}"])
     assert check_experiment(config, run, tell=told.append) == []
-    assert any("brings the earlier run back, and goes on with it with --resume" in line for line in told)
+    assert any("brings the earlier run back, and resumes it with --resume" in line for line in told)
     assert "nothing is left to train" in told[-1]
     assert content(run) == held
 

@@ -217,7 +217,10 @@ def test_a_model_that_is_not_linear_is_revealed_as_it_is(folder: Path, tmp_path:
 # --- a reconstruction with it
 
 
-@pytest.mark.parametrize(("case", "how"), [("four", "rotated"), ("two", "shifted")])
+@pytest.mark.parametrize(
+    ("case", "how"),
+    [("two", "shifted"), pytest.param("four", "rotated", marks=pytest.mark.slow(reason="two reconstructions more"))],
+)
 def test_changed_weights_of_a_file_mislead_like_those_of_the_reconstruction(
     folder: Path, tmp_path: Path, how: str, case: str
 ) -> None:

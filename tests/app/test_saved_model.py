@@ -11,6 +11,7 @@ import os
 import random
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -94,16 +95,26 @@ def origin_of(trainer: Trainer, model: str, **more: Any) -> Origin:
     return Origin(learned=learned, model=config_of(model).model, run=RUN, step=3, epoch=1, **more)
 
 
+_trained_once = cache(trained)
+
+
 def kept(folder: Path, model: str = "mlp", **more: Any) -> tuple[Trainer, Path, Path]:
-    """A trainer after an epoch, and the folders of both its halves."""
-    trainer = trained(model)
+    """A trainer after an epoch, which tests leave as it is, and the folders of both its halves."""
+    trainer = _trained_once(model)
     for party in (trainer.active, trainer.passives["publisher"]):
         save_half(folder / party.name, party, origin_of(trainer, model, **more))
     return trainer, folder / "shop", folder / "publisher"
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+# Every model, and every task with one of them.
+@pytest.mark.parametrize(
+    ("model", "task"),
+    [
+        pytest.param(model, task, marks=() if task == "binary" or model == "mlp" else pytest.mark.slow(reason="a run"))
+        for model in MODELS
+        for task in ("binary", "multiclass", "regression")
+    ],
+)
 def test_halves_that_come_back_predict_the_same_to_the_bit(tmp_path: Path, model: str, task: str) -> None:
     trainer = trained(model, task)
     expected = predict(trainer.active, trainer.passives)
@@ -186,7 +197,8 @@ def test_the_torch_state_outside_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_later_half_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
-    trainer, shop, _ = kept(tmp_path)
+    _, shop, _ = kept(tmp_path)
+    trainer = trained("mlp")
     with torch.no_grad():
         next(trainer.active.top.parameters()).add_(1.0)
 

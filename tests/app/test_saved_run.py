@@ -420,8 +420,17 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("named", NAMED)
+@pytest.mark.parametrize(
+    ("named", "command"),
+    [
+        # With attacks, which have no use there, this one does what it is for.
+        pytest.param(named, command, marks=pytest.mark.slow(reason="a student"))
+        if (named, command) == ("in short", "distill")
+        else (named, command)
+        for named in NAMED
+        for command in COMMANDS
+    ],
+)
 def test_no_command_executes_what_the_settings_of_a_run_name(
     named: str, command: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

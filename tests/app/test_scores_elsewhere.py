@@ -120,7 +120,14 @@ def trained(folder: Path, scores_by: str, *overrides: str) -> tuple[Tensor, Save
 
 
 @pytest.mark.parametrize(
-    "overrides", [(), ("model={name: glm, loss: logistic}",), ("exchange=oracle",)], ids=["logistic", "glm", "oracle"]
+    "overrides",
+    [
+        pytest.param((), id="logistic"),
+        pytest.param(
+            ("model={name: glm, loss: logistic}",), id="glm", marks=pytest.mark.slow(reason="a run for each scorer")
+        ),
+        pytest.param(("exchange=oracle",), id="oracle", marks=pytest.mark.slow(reason="a run for each scorer")),
+    ],
 )
 def test_a_run_predicts_the_same_whoever_computes_the_scores(tmp_path: Path, overrides: tuple[str, ...]) -> None:
     expected, run = trained(tmp_path / "active", "active", *overrides)

@@ -193,6 +193,7 @@ def test_of_several_parties_scores_stay_one_system_and_activations_one_each(fold
             assert one.best.mse == pytest.approx(other.best.mse, rel=1e-3, abs=1e-9)
 
 
+@pytest.mark.slow(reason="linear programs of each record")
 def test_rounded_scores_of_two_models_leave_more_than_exact_ones(folder: Path) -> None:
     rounded = reconstruct(
         [folder / "rounded-may", folder / "rounded-july"], attacks="least-squares,rcc2,half", plots=False
@@ -205,6 +206,7 @@ def test_rounded_scores_of_two_models_leave_more_than_exact_ones(folder: Path) -
     assert not scores.unsolvable, "the truth is in every interval"
 
 
+@pytest.mark.slow(reason="weights are fitted three times")
 def test_without_weights_known_records_of_all_months_take_their_place(folder: Path) -> None:
     """Black box over months: the same known records tell each model's weights."""
     attack = "weight-estimation(known_rows=12, then=least-squares)"

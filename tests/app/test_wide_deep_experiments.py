@@ -149,14 +149,14 @@ def test_tables_have_the_optimiser_that_is_asked_for(overrides: list[str], expec
     trainer = trainer_of(*overrides)
     before = {name: value.clone() for name, value in weights(trainer).items()}
     for party in (trainer.active, trainer.passives["paper"]):
-        assert parts_of(party.optimizer) == expected
+        assert parts_of(party.weights.optimizer) == expected
     trainer.fit(1)
     assert all(not torch.equal(value, before[name]) for name, value in weights(trainer).items())
 
 
 def test_settings_reach_their_optimisers() -> None:
     trainer = trainer_of("train.lr=0.3", "train.optimizer.weight_decay=0.1", "train.embedding_optimizer.lr=0.7")
-    optimizer = trainer.passives["paper"].optimizer
+    optimizer = trainer.passives["paper"].weights.optimizer
     assert optimizer is not None
     dense, tables = optimizer.param_groups
     assert (dense["lr"], dense["weight_decay"], dense["fused"]) == (0.3, 0.1, True)
@@ -204,6 +204,7 @@ def test_a_run_is_not_resumed_in_another_precision(capsys: pytest.CaptureFixture
 # --- precision
 
 
+@pytest.mark.slow(reason="two runs of ten epochs")
 def test_bf16_crosses_in_both_directions_and_learns_the_same() -> None:
     crossed: list[Message] = []
     half, full = trainer_of("train.autocast=bf16", "train.lr=0.01"), trainer_of("train.lr=0.01")

@@ -67,6 +67,7 @@ def test_behind_a_bottom_that_bends_it_finds_more_than_a_linear_map(seed: int) -
     assert found > linear + 0.03
 
 
+@pytest.mark.slow(reason="another network that learns")
 def test_what_is_linear_is_found_as_by_a_linear_map() -> None:
     assert share(InverseNetworkAttack(), straight(0), 0) > 0.999
 

@@ -382,7 +382,7 @@ def test_a_run_judges_it_as_an_attack_on_messages_with_canaries() -> None:
     assert "labels-and-features" in trainer.watch.canaries(party)
     ids, scores = trainer.watch.leaks[party]["labels-and-features"].attack.revised()  # type: ignore[attr-defined]
     labels = trainer.labels_of(ids)
-    plain = torch.from_numpy(~trainer.active.canaries.among(ids.numpy()))  # type: ignore[union-attr]
+    plain = torch.from_numpy(~trainer.active.training_labels.canaries.among(ids.numpy()))  # type: ignore[union-attr]
     assert found.accumulated_auc == pytest.approx(roc_auc_score(labels[plain], scores[plain]))
     leak = trainer.watch.label_leak(party)
     assert leak is not None

@@ -99,6 +99,7 @@ def read_at_once(views: list[View], records: int) -> Tensor:
     return torch.from_numpy(total + np.bincount(messages.record, log_ratios(messages, fit, variances), records))
 
 
+@pytest.mark.slow(reason="ten epochs of 569 records")
 def test_it_reads_breast_cancer_in_ten_epochs() -> None:
     (leak,) = trained("breast cancer", AxisSumKL(detection_error=0.4), MixtureAttack(), epochs=10, batch=64)
     assert leak.summary.worst_accumulated_auc > 0.97

@@ -50,10 +50,9 @@ def straight(seed: int) -> Bottom:
     return lambda given: given @ weight
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow(reason="another seed"))])
-def test_columns_that_differ_in_distribution_are_found_without_any_pair(seed: int) -> None:
+def test_columns_that_differ_in_distribution_are_found_without_any_pair() -> None:
     """Behind one layer as wide as they are many. Of seeds 0 to 5 in five, .97 to 1.00."""
-    assert shares(PseudoClientAttack(), straight(seed), seed).min() > 0.9
+    assert shares(PseudoClientAttack(), straight(0), 0).min() > 0.9
 
 
 @pytest.mark.slow(reason="two attacks on thirty messages")
@@ -62,9 +61,8 @@ def test_an_adversary_finds_them_too() -> None:
     assert shares(PseudoClientAttack(loss="adversary"), straight(4), 4).min() > 0.9
 
 
-@pytest.mark.parametrize(
-    "loss", ["moments", pytest.param("adversary", marks=pytest.mark.slow(reason="trains an adversary"))]
-)
+@pytest.mark.parametrize("loss", ["moments", "adversary"])
+@pytest.mark.slow(reason="an attack that is trained")
 def test_where_nothing_is_told_nothing_is_read(loss: Any) -> None:
     """Noise that has the columns' distribution: some map fits it, and its estimates are wrong by twice the variance."""
     random = torch.Generator().manual_seed(7)
@@ -91,12 +89,11 @@ class Knowing(nn.Module):
 
 
 @pytest.mark.slow(reason="two attacks on thirty messages")
-@pytest.mark.parametrize("seed", [0, 3])
-def test_of_columns_that_are_distributed_alike_labels_say_which_is_which(seed: int) -> None:
+def test_of_columns_that_are_distributed_alike_labels_say_which_is_which() -> None:
     """The label is the first column. Of seeds 0 to 5 it is found in all, .99 to 1.00, and without labels in none."""
-    weight, found = torch.randn(2, 2, generator=torch.Generator().manual_seed(100 + seed)), {}
+    weight, found = torch.randn(2, 2, generator=torch.Generator().manual_seed(100)), {}
     for top_weight in (0.0, 1.0):
-        attack, random, off = PseudoClientAttack(top_weight=top_weight), torch.Generator().manual_seed(seed), []
+        attack, random, off = PseudoClientAttack(top_weight=top_weight), torch.Generator().manual_seed(0), []
         for step in range(MESSAGES):
             truth = -torch.log(torch.rand(RECORDS, 2, generator=random))
             sent, ids = truth @ weight, RECORDS * step + torch.arange(RECORDS)

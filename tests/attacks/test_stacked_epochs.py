@@ -101,7 +101,15 @@ def test_forward_and_backward_are_each_others_transpose() -> None:
     assert values @ system._forward(unknown) == pytest.approx(unknown @ system._backward(values))
 
 
-@pytest.mark.parametrize("approximation", APPROXIMATIONS)
+@pytest.mark.parametrize(
+    "approximation",
+    [
+        pytest.param(
+            name, marks=[] if name in ("exact", "taylor") else pytest.mark.slow(reason="another approximation")
+        )
+        for name in APPROXIMATIONS
+    ],
+)
 def test_epochs_together_tell_what_one_batch_does_not(approximation: Approximation) -> None:
     own, other, labels = random_parties(600)
     batches = train(own, other, labels, batch=50, epochs=40, approximation=approximation)
@@ -130,10 +138,8 @@ def credit_default(data_folder: Path) -> tuple[Tensor, Tensor]:
     return columns, 2 * data.active.train.labels[records].double() - 1
 
 
-@pytest.mark.parametrize(
-    ("batch", "epochs", "expected"),
-    [pytest.param(256, 30, 0.95, marks=pytest.mark.slow(reason="thirty epochs")), (64, 12, 0.98)],
-)
+@pytest.mark.slow(reason="up to thirty epochs of many records")
+@pytest.mark.parametrize(("batch", "epochs", "expected"), [(256, 30, 0.95), (64, 12, 0.98)])
 def test_credit_default_gives_its_labels_away(
     batch: int, epochs: int, expected: float, credit_default: tuple[Tensor, Tensor]
 ) -> None:

@@ -65,6 +65,7 @@ def test_a_bottom_that_stays_tells_nothing_new() -> None:
     assert four == pytest.approx(one, abs=0.01)
 
 
+@pytest.mark.slow(reason="three attacks of several epochs")
 def test_of_whom_it_does_not_remember_it_knows_one_epoch() -> None:
     few, none = (share(StackedRidgeAttack(memory=count), 0, moves=0.1) for count in (120, 0))
     assert share(StackedRidgeAttack(), 0, moves=0.1) > few > none

@@ -77,6 +77,7 @@ def test_behind_first_weights_that_are_drawn_it_reads_next_to_nothing() -> None:
     assert torch.stack(found).mean() < 0.2
 
 
+@pytest.mark.slow(reason="an attack that is trained")
 def test_where_nothing_is_told_nothing_is_read() -> None:
     random = torch.Generator().manual_seed(5)
     noise = shares(trained(near, 0), 0, lambda given: torch.randn(given.shape, generator=random))

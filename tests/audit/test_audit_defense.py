@@ -237,7 +237,8 @@ def test_true_claims_are_not(true: str) -> None:
     assert not found.gaps
 
 
-@pytest.mark.parametrize("make", [Clipped, pytest.param(partial(LaplaceResidue, epsilon=1.0), marks=longer)])
+@longer
+@pytest.mark.parametrize("make", [Clipped, partial(LaplaceResidue, epsilon=1.0)])
 def test_measured_bounds_come_close_to_the_truth(make: Callable[[], Defense]) -> None:
     claim = audited(make()).claims[0]
     assert claim.bound is not None
@@ -279,9 +280,7 @@ def test_the_textbooks_gaussian_is_violated_beyond_its_range(delta: float, end: 
 
 
 def test_a_row_that_changes_others_breaks_the_claim_about_records() -> None:
-    verdicts = {claim.claim: claim.verdict for claim in audited(Mixes(), draws=400).claims}
-    assert "violated" in verdicts.values()
-    assert {claim.verdict for claim in audited(Clipped(), draws=400).claims} == {"not refuted"}
+    assert "violated" in {claim.verdict for claim in audited(Mixes(), draws=400).claims}
 
 
 def test_what_promises_nothing_is_no_claim() -> None:

@@ -286,7 +286,6 @@ def audited(case: Case, seed: int) -> DefenseAudit:
 QUICK = (
     "Laplace noise that sums to 0 over the batch",
     "second message of a record with the other sign",
-    "noise of the last message, one record on",
     "no noise for one record of a hundred",
     "noise drawn once for each record",
     "own noise, and more that the next message takes back",

@@ -11,7 +11,7 @@ import inspect
 import re
 import resource
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
@@ -152,13 +152,25 @@ def test_the_numbers_that_decide_memory_are_among_those_that_are_tried() -> None
     assert len(LEAVES) > 80
 
 
-@pytest.mark.parametrize(("tree", "place", "many"), LEAVES.values(), ids=LEAVES)
-def test_a_number_is_taken_or_refused_by_name_and_line(
-    tree: dict[str, Any], place: tuple[str, ...], many: bool, data: VerticalData, little_memory: None
+@pytest.mark.parametrize("number", range(len(LEAVES)), ids=LEAVES)
+def test_a_number_is_taken_or_refused_by_name_and_line(number: int, data: VerticalData, little_memory: None) -> None:
+    """With some of the values: a third of all numbers are tried with each."""
+    some = dict.fromkeys([*ON_THE_COMMAND_LINE, *VALUES[number % 3 :: 3]])
+    check_number(*list(LEAVES.values())[number], some, data)
+
+
+@pytest.mark.slow(reason="every number with every value")
+def test_every_value_is_taken_or_refused_by_name_and_line(data: VerticalData, little_memory: None) -> None:
+    for tree, place, many in LEAVES.values():
+        check_number(tree, place, many, VALUES, data)
+
+
+def check_number(
+    tree: dict[str, Any], place: tuple[str, ...], many: bool, values: Iterable[str], data: VerticalData
 ) -> None:
     right, with_any = to_yaml(tree), to_yaml(with_value(tree, place, "VALUE"))
     base = parse_config(right, source="run.yaml")  # the file is right but for the number
-    for value in VALUES:
+    for value in values:
         written = with_any.replace("VALUE", f"[{value}]" if many else value)
         key = re.escape(".".join(place))
         said = refused(written)
@@ -230,9 +242,9 @@ def test_layers_that_are_too_large_together_are_refused_where_they_are_built(
 def test_numbers_of_hooks_are_taken_or_refused_in_words(kind_and_name: Any, little_memory: None) -> None:
     kind, name = kind_and_name
     factory = resolve(kind, name, folder=Path())
-    for option in inspect.signature(factory).parameters:
+    for number, option in enumerate(inspect.signature(factory).parameters):
         text = to_yaml({**BASE, kind: [{"name": name, option: "VALUE"}]})
-        for value in VALUES:
+        for value in VALUES[number % 3 :: 3]:
             said = refused(text.replace("VALUE", value))
             assert not said or re.match(rf"run\.yaml:\d+: {kind}\.0", said), said
 

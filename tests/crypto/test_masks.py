@@ -24,6 +24,8 @@ from tests.crypto.conftest import short_key
 CHANCE, COMPARISONS = 1e-7, 2000
 SAMPLES = 64
 
+longer = pytest.mark.slow(reason="another power of two under a long key")
+
 
 def layout_of(bits: int, *, outputs: int = SAMPLES) -> ProductLayout:
     """As many replies as sums: each with a mask of its own."""
@@ -72,7 +74,7 @@ def test_multiples_of_every_power_of_two_are_hidden() -> None:
             assert_uniform([number % (1 << k) for number in numbers], 1 << k)
 
 
-@pytest.mark.parametrize("k", [0, 1000, 2047])
+@pytest.mark.parametrize("k", [0, pytest.param(1000, marks=longer), pytest.param(2047, marks=longer)])
 def test_they_are_under_a_key_of_real_length(k: int, real_key: PrivateKey) -> None:
     owner, n, layout = Owner(real_key), real_key.public.n, layout_of(2048, outputs=24)
     numbers = opened(owner, layout, [3 << k, -(1 << k), 5 << k], weights_of(layout))

@@ -93,7 +93,7 @@ def test_labels_follow_the_probabilities(frame: pd.DataFrame, chances: np.ndarra
         pytest.param(0.6, 0.25, marks=another_law),
         pytest.param(0.8, 0.03, marks=another_law),
         pytest.param(0.8, 0.25, marks=another_law),
-        (0.95, 0.25),
+        pytest.param(0.95, 0.25, marks=another_law),
     ],
 )
 def test_the_bayes_auc_is_the_asked_one(asked: float, share: float, tmp_path: Path) -> None:

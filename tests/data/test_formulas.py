@@ -11,6 +11,7 @@ import pytest
 import splitvfl
 from splitvfl.data.formulas import Formulas, check_no_formulas, formulas_in, formulas_said
 from splitvfl.errors import DataError
+from tests.rows import every
 
 FORMULAS = [
     "=1", "=1+1", "=cmd|' /c calc'!A0", "+1+2", "-1+2", "-1-2", "@SUM(A1)", "+cmd", "-abc", "+A1", "-A1", "=", "@x",
@@ -23,13 +24,12 @@ NONE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
-@pytest.mark.parametrize("cell", FORMULAS)
+@every(kind=[pa.string(), pa.large_string()], cell=FORMULAS)
 def test_what_spreadsheets_calculate_is_found(cell: str, kind: pa.DataType) -> None:
     assert formulas_in(pa.array(["c1", cell, "c2", None], kind)) == Formulas(1, cell, 1)
 
 
-@pytest.mark.parametrize("cell", NONE)
+@every(cell=NONE)
 def test_numbers_and_other_text_are_no_formulas(cell: str) -> None:
     assert formulas_in(pa.array([cell])) is None
 

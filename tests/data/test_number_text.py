@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from splitvfl.data.number_forms import is_unit
+from splitvfl.data.number_forms import around, is_unit
 from splitvfl.data.number_text import (
     NumberStyle,
     counted,
@@ -229,3 +229,14 @@ def test_signs_and_some_words_say_that_nothing_is_known(word: str) -> None:
 @pytest.mark.parametrize("word", ["K", "First", "more", "31-33", "<0.02", "12+"])
 def test_other_words_may_be_values(word: str) -> None:
     assert not is_gap(word)
+
+
+@pytest.mark.parametrize(("before", "behind"), [(12, 0), (0, 24)])
+def test_what_stands_around_a_number_is_short(before: int, behind: int) -> None:
+    def form_of(before: int, behind: int) -> tuple[str, ...] | None:
+        values = [f"{'~' * before}{number}{'!' * behind}" for number in range(1000, 1040)]
+        found = around(pa.array(values), pa.array([1] * len(values)))
+        return found and found.forms
+
+    assert form_of(before, behind) == ("~" * before + "…" + "!" * behind,)
+    assert form_of(before + (before > 0), behind + (behind > 0)) is None

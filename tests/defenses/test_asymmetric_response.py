@@ -61,11 +61,11 @@ def test_no_other_flips_have_less_variance(positive_share: float, detection_erro
     ours = variance(*flips, positive_share)
 
     # Brute force over the line 1 - a - b = 1 - 2L.
-    others = [Flips(b, 2 * detection_error - b) for b in np.linspace(0, 2 * detection_error, 20_001)[1:-1]]
+    others = [Flips(b, 2 * detection_error - b) for b in np.linspace(0, 2 * detection_error, 8_001)[1:-1]]
     allowed = [variance(*other, positive_share) for other in others if definition_of_epsilon(other) <= epsilon]
 
     assert allowed
-    # The grid's step moves the variance by less than 1e-3 of itself.
+    # The grid's step moves the variance by less than 3e-3 of itself.
     assert ours <= min(allowed) * (1 + 1e-9)
     assert min(allowed) == pytest.approx(ours, rel=5e-3)
 

@@ -26,6 +26,7 @@ from splitvfl.claims import (
 )
 from splitvfl.config.registry import built_in
 from splitvfl.errors import ArgumentError
+from tests.rows import every
 from tests.test_contract import DEFENSES
 
 SENTENCES = {name: told(claims_of(row.make())) for name, row in DEFENSES.items()}
@@ -40,7 +41,7 @@ def test_every_exported_defense_is_judged_here() -> None:
     assert set(built_in("defenses").values()) <= judged
 
 
-@pytest.mark.parametrize("name", DEFENSES)
+@every(name=DEFENSES)
 def test_it_promises_something_or_says_why_not(name: str) -> None:
     claims = claims_of(DEFENSES[name].make())
 
@@ -54,7 +55,7 @@ def test_it_promises_something_or_says_why_not(name: str) -> None:
         assert claim.not_covered
 
 
-@pytest.mark.parametrize("name", DEFENSES)
+@every(name=DEFENSES)
 def test_words_are_whole_sentences(name: str) -> None:
     said = SENTENCES[name]
 
@@ -67,7 +68,7 @@ def test_words_are_whole_sentences(name: str) -> None:
         assert not mechanism.endswith("."), mechanism
 
 
-@pytest.mark.parametrize("name", DEFENSES)
+@every(name=DEFENSES)
 def test_each_condition_says_what_was_checked_of_it(name: str) -> None:
     for condition in SENTENCES[name].conditions:
         assert condition.checked.startswith(("Checked", "Nobody")), condition.checked

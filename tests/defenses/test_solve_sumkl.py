@@ -24,6 +24,7 @@ from splitvfl.defenses.solve_sumkl import (
     sum_kl_for,
 )
 from splitvfl.errors import ArgumentError
+from tests.rows import every
 
 Problem = tuple[float, float, float, int, float, float]
 NAMES = ("u", "v", "gap", "width", "positive_share", "power")
@@ -81,7 +82,7 @@ def test_agrees_with_a_geometric_program(problem: Problem) -> None:
     assert 2 * divergence(feasible, u, v, gap, width) + 2 * width >= ours * (1 - 1e-12)
 
 
-@pytest.mark.parametrize("problem", random_problems(20, seed=2))
+@every(problem=random_problems(20, seed=2))
 def test_no_other_split_of_the_budget_is_better(problem: Problem) -> None:
     u, v, gap, width, p, power = problem
     solution = solve_sumkl(*problem)
@@ -98,7 +99,7 @@ def test_no_other_split_of_the_budget_is_better(problem: Problem) -> None:
     assert divergence(others.T, u, v, gap, width).min() >= solution.sum_kl * (1 - 1e-10) - 1e-10
 
 
-@pytest.mark.parametrize("problem", random_problems(30, seed=4))
+@every(problem=random_problems(30, seed=4))
 def test_meets_the_optimality_conditions(problem: Problem) -> None:
     u, v, gap, width, p, _ = problem
     solution = solve_sumkl(*problem)

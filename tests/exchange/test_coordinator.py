@@ -106,7 +106,7 @@ def test_parts_within_the_limit_may_add_up_to_more() -> None:
     for party in (trainer.active, *trainer.passives.values()):
         columns = party.data.train.columns.numeric
         columns.copy_(columns.abs().clamp(0.5, 1.0))
-        party.optimizer.param_groups[0]["lr"] = 1e-6  # type: ignore[union-attr]
+        party.weights.optimizer.param_groups[0]["lr"] = 1e-6  # type: ignore[union-attr]
     for passive in trainer.passives.values():
         torch.nn.init.constant_(passive.bottom.weight, 7.5)
     torch.nn.init.constant_(trainer.active.top.own.weight, 5.0)  # type: ignore[union-attr, arg-type]

@@ -125,12 +125,14 @@ def test_another_sum_than_before_the_run_went_back_is_counted(name: str) -> None
     trainer = trainer_of(by_party, {"lab": 2}, approximation=approximation)  # type: ignore[arg-type]
     lab, guard, rows = trainer.passives["lab"], ReplayGuard(()), trainer.batches.epoch(0)[0]
     lab.remember = guard.admit
-    before = {party.name: {k: v.clone() for k, v in party.module.state_dict().items()} for party in trainer._parties}
+    before = {
+        party.name: {k: v.clone() for k, v in party.module.state_dict().items()} for party in trainer.training.parties
+    }
 
     def again(push: float) -> None:
         guard.go_back()
-        trainer.step = 0
-        for party in trainer._parties:
+        trainer.training.step = 0
+        for party in trainer.training.parties:
             party.module.load_state_dict(before[party.name])
         converse({party: side.open() for party, side in trainer._sides.items()})
         Pusher.push = push

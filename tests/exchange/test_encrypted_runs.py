@@ -54,7 +54,7 @@ def joined(trainer: Trainer) -> Tensor:
 
 def sizes(trainer: Trainer) -> float:
     """A bound of what is multiplied and added up for one gradient: numbers of this size were rounded to float32."""
-    columns = [party.data.train.columns.numeric for party in trainer._parties]
+    columns = [party.data.train.columns.numeric for party in trainer.training.parties]
     widest = max(float(part.abs().max()) if part.numel() else 1.0 for part in columns)
     total = sum(float(part.abs().sum(dim=1).max()) for part in columns)
     return (1 + widest) * (2 + (1 + total) * float(joined(trainer).abs().max()))
@@ -73,7 +73,7 @@ def step_both(encrypted: Trainer, clear: Trainer, steps: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:logits lie outside")  # of minimax, which is as wrong in the clear
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_one_step_errs_by_no_more_than_fixed_point_may(seed: int) -> None:
     encrypted, clear, parts = drawn(seed, COARSE)
     assert torch.equal(joined(encrypted), joined(clear))
@@ -112,12 +112,12 @@ def test_sums_are_those_of_rounded_numbers_and_nothing_else_is_lost(seed: int) -
         assert torch.allclose(weights_of(encrypted)[name].double(), expected, rtol=0, atol=4 * FLOAT32 * sizes(clear))
 
 
-@pytest.mark.parametrize("seed", range(30, 36))
+@pytest.mark.parametrize("seed", range(30, 33))
 def test_the_errors_of_many_steps_add_up_at_most(seed: int) -> None:
     """Gradient descent on a convex loss brings two points no further apart, below a rate of 2 / the largest slope."""
     encrypted, clear, parts = drawn(seed, COARSE, ("taylor", "exact"))
     steps, before = 6, joined(clear)
-    whole = torch.cat([party.data.train.columns.numeric.double() for party in clear._parties], dim=1)
+    whole = torch.cat([party.data.train.columns.numeric.double() for party in clear.training.parties], dim=1)
     for rows in clear.batches.epoch(0):
         part = torch.cat([whole[rows], torch.ones(len(rows), 1)], dim=1)
         assert RATE * torch.linalg.matrix_norm(part, 2) ** 2 / (4 * len(rows)) <= 2
@@ -140,17 +140,18 @@ def test_a_resumed_run_ends_to_the_bit_like_an_uninterrupted_one(name: str, tmp_
     """Keys and masks are new; the sums under them are of integers, and exact."""
     options: dict[str, Any] = {"checkpoint_every": 2, "log_every": 1, "defenses": (Isotropic(ratio=0.5),)}
     whole = trainer_of(EXCHANGES[name](), WIDTHS, log_dir=tmp_path / "whole", **options)
-    whole.fit(3)
+    whole.fit(2)
     trainer_of(EXCHANGES[name](), WIDTHS, log_dir=tmp_path / "parts", **options).fit(1)
     again = trainer_of(EXCHANGES[name](), WIDTHS, log_dir=tmp_path / "parts", **options)
     assert again.resume() == 5
-    again.fit(3)
+    again.fit(2)
     assert all(torch.equal(weight, weights_of(again)[party]) for party, weight in weights_of(whole).items())
     logs = [(tmp_path / run / "metrics.jsonl").read_text() for run in ("whole", "parts")]
     assert logs[0] == logs[1]
-    assert len(logs[0].splitlines()) == 15
+    assert len(logs[0].splitlines()) == 10
 
 
+@pytest.mark.slow(reason="up to twelve epochs under encryption")
 @pytest.mark.parametrize("name", EXCHANGES)
 def test_training_stops_early_where_it_does_in_the_clear_and_keeps_the_same_epoch(name: str) -> None:
     stopping = EarlyStopping(patience=2, validation_every=5)

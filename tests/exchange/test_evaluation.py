@@ -166,7 +166,7 @@ def test_without_early_stopping_the_answer_says_nothing() -> None:
         assert results["telecom"] == GO_ON
         with torch.no_grad():
             next(active.top.parameters()).neg_()
-    assert (active.best.epoch, passives["telecom"].best.epoch) == (None, None)
+    assert (active.weights.best.epoch, passives["telecom"].weights.best.epoch) == (None, None)
 
 
 def test_every_party_keeps_the_weights_of_the_best_evaluation_and_stops_with_the_others() -> None:
@@ -182,8 +182,8 @@ def test_every_party_keeps_the_weights_of_the_best_evaluation_and_stops_with_the
     assert worse.figures["validation/auc"] <= first.figures["validation/auc"]
     assert (first.verdict, worse.verdict) == (Verdict(stop=False, best=True), Verdict(stop=True, best=False))
     for party in everybody:
-        assert (party.best.stopped, party.best.epoch) == (True, 1)
-        party.best.use()
+        assert (party.weights.best.stopped, party.weights.best.epoch) == (True, 1)
+        party.weights.best.use()
         assert all(map(torch.equal, party.module.state_dict().values(), kept[party.name]))
 
 
@@ -238,7 +238,7 @@ def test_an_activation_that_is_not_finite_is_refused_and_the_modes_come_back() -
     with pytest.raises(ProtocolError, match="the activation of step 7 of telecom holds NaN"):
         evaluate(active, passives)
     assert all(layer.training for party in (active, passives["telecom"]) for layer in party.module.modules())
-    assert (active.best.epoch, passives["telecom"].best.epoch) == (None, None)
+    assert (active.weights.best.epoch, passives["telecom"].weights.best.epoch) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_what_is_no_verdict_is_refused(payload: Tensor, message: str) -> None:
     half = passive_evaluation(party, EvaluationPlan(range(0), 24), step=7, epoch=1, active=ACTIVE)
     with pytest.raises(ProtocolError, match=message):
         converse({"telecom": half, ACTIVE: answering()})
-    assert not party.best.stopped
+    assert not party.weights.best.stopped
 
 
 def test_without_test_records_there_is_no_figure() -> None:

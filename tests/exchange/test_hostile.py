@@ -168,7 +168,7 @@ def meet(scene: Scene, data: st.DataObject) -> bool:
 
 
 @pytest.mark.parametrize(("exchange", "role"), HALVES)
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_a_half_ends_as_it_should_or_refuses_and_changes_nothing(exchange: str, role: str, data: st.DataObject) -> None:
     meet(stage()[exchange, role], data)

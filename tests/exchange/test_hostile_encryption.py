@@ -17,6 +17,8 @@ from functools import cache
 import gmpy2
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from splitvfl.crypto.ciphertexts import encrypted
@@ -80,20 +82,24 @@ class Stage:
         self.opening: list[Message] = []
         converse(self._halves(None), record=self.opening.append)
         converse(self._halves(0), record=self.messages.append)
-        self._state = {party.name: copy.deepcopy(party.state_dict()) for party in self.trainer._parties}
+        self._keys_exchanged = True
+        self._state = {party.name: copy.deepcopy(party.state_dict()) for party in self.trainer.training.parties}
 
     def _halves(self, step: int | None) -> dict[str, Half]:
         sides = self.trainer._sides
         if step is None:
             return {name: side.open() for name, side in sides.items()}
         rows = self.trainer.batches.epoch(0)[step]
-        batches = {party.name: party.train_batch(rows) for party in self.trainer._parties}
+        batches = {party.name: party.train_batch(rows) for party in self.trainer.training.parties}
         return {name: side.step(batches.get(name, NO_RECORDS), step) for name, side in sides.items()}
 
     def attempt(self, place: Place, change: Change, *, record: Callable[[Message], None] | None = None) -> None:
         """Exchange keys again, or take the second step, with one message changed on its way."""
         step = place.step
         before = weights_of(self.trainer)
+        if step is not None and not self._keys_exchanged:
+            converse(self._halves(None))
+        self._keys_exchanged = False  # an attempt that failed is the end of a meeting
         try:
             halves = {name: _changing(half, place, change) for name, half in self._halves(step).items()}
             converse(halves, record=record)
@@ -104,10 +110,9 @@ class Stage:
         else:
             assert all(weight.isfinite().all() for weight in weights_of(self.trainer).values())
         finally:
-            for party in self.trainer._parties:
+            for party in self.trainer.training.parties:
                 party.load_state_dict(copy.deepcopy(self._state[party.name]))
                 party.refusals = Refusals(party.name)  # every attempt is the first
-            converse(self._halves(None))  # an attempt that failed is the end of a meeting
 
 
 # A sum of bits at random lies within the agreed limit with a probability of one half at most, and the fewest that are
@@ -232,9 +237,11 @@ FORMS: dict[str, Callable[[Message], Message]] = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("place", PLACES, ids=str)
-def test_a_message_of_another_form_is_refused(place: Place, form: str) -> None:
+@pytest.mark.parametrize("name", EXCHANGES)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_a_message_of_another_form_is_refused(name: str, data: st.DataObject) -> None:
+    place, form = data.draw(st.sampled_from(places(name))), data.draw(st.sampled_from(list(FORMS)))
     step = place.step or 0
     # A number of parties is not agreed: a message that brings it may be longer. What follows then does not fit it.
     pattern = rf"expected {place.kind} of step {step} from {place.sender}"
@@ -277,8 +284,11 @@ NO_CIPHERTEXTS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 }
 
 
-@pytest.mark.parametrize("damage", NO_CIPHERTEXTS)
-@pytest.mark.parametrize("place", [place for place in PLACES if place.kind in ENCRYPTED], ids=str)
+@settings(max_examples=25)
+@given(
+    place=st.sampled_from([place for place in PLACES if place.kind in ENCRYPTED]),
+    damage=st.sampled_from(list(NO_CIPHERTEXTS)),
+)
 def test_what_is_no_ciphertext_is_refused_by_whoever_it_is_for(place: Place, damage: str) -> None:
     spoil, complaint = NO_CIPHERTEXTS[damage]
     expected = f"{place.kind} of step 1 from {place.sender}: expected ciphertexts .*{complaint}"
@@ -305,8 +315,11 @@ def test_a_multiple_of_a_factor_of_n_is_refused(place: Place) -> None:
         stage(place.exchange).attempt(place, within(place, multiple))
 
 
-@pytest.mark.parametrize("place", [*KEYED, *(place for place in PLACES if place.kind in ("peers", "columns"))], ids=str)
-@pytest.mark.parametrize("wrong", ["zero", "even", "prime", "square", "small factor", "a bit shorter"])
+@settings(max_examples=40)
+@given(
+    place=st.sampled_from([*KEYED, *(place for place in PLACES if place.kind in ("peers", "columns"))]),
+    wrong=st.sampled_from(["zero", "even", "prime", "square", "small factor", "a bit shorter"]),
+)
 def test_what_is_no_key_and_no_number_of_columns_is_refused(place: Place, wrong: str) -> None:
     bits = SHORT.key_bits
     large = int(gmpy2.next_prime(1 << (bits - 1)))
@@ -379,8 +392,11 @@ def test_a_dishonest_modulus_is_refused_before_anything_is_computed_under_it(pla
         stage(place.exchange).attempt(place, spoiled)
 
 
-@pytest.mark.parametrize("place", [place for place in PLACES if place.kind in ("activation", "products")], ids=str)
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@settings(max_examples=10)
+@given(
+    place=st.sampled_from([place for place in PLACES if place.kind in ("activation", "products")]),
+    value=st.sampled_from([math.nan, math.inf, -math.inf]),
+)
 def test_logits_and_products_that_are_not_finite_are_refused(place: Place, value: float) -> None:
     def spoiled(message: Message) -> tuple[Message, ...]:
         payload = message.payload.clone()
@@ -518,7 +534,7 @@ def test_who_takes_a_step_again_must_get_the_same_under_other_masks(
     name: str, cheat: str, victim: str, complaint: str
 ) -> None:
     own = Stage(EXCHANGES[name]())
-    parties = {party.name: party for party in own.trainer._parties}
+    parties = {party.name: party for party in own.trainer.training.parties}
     guard = ReplayGuard(())
     parties[victim].remember = guard.admit
     nothing = Place(name, "", "", "", 1)

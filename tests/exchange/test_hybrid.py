@@ -355,7 +355,7 @@ def test_logits_that_end_the_run_end_it_whether_their_record_is_used_or_not(valu
 def test_what_is_not_hidden_is_said_before_the_first_step() -> None:
     said: list[str] = []
     trainer = trainer_of(hybrid(), TWO, approximation="exact", batch=BATCH)
-    trainer.notify = said.append
+    trainer.training.notify = said.append
     trainer.fit(1, progress=lambda status: said.append(f"step {status.step}"))
     before = " ".join(said[: said.index("step 1")])
 
@@ -370,7 +370,7 @@ def test_what_is_not_hidden_is_said_before_the_first_step() -> None:
     assert "from its 6 columns with a probability of 0.98" in before
     # 16.6 · 4 and 64.3 · 4 used records; the first takes batches of 66.3 / (.3 · .731).
     assert "below 0.6 from 66 used records on (no batch of the 70 records), below 0.55 from 257 used" in before
-    assert trainer.exchange_notes == said[: said.index("step 1")]
+    assert trainer.training.exchange_notes == said[: said.index("step 1")]
 
 
 def notes_with(start: str, notes: Sequence[str]) -> list[str]:

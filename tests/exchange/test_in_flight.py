@@ -128,7 +128,7 @@ def test_early_stopping_keeps_weights_that_have_seen_every_gradient(tmp_path: Pa
     trainer = trained(3, epochs=4, early_stopping=stopping, log_dir=tmp_path / "run")
     again = trained(3, epochs=4, early_stopping=stopping)
     assert same(weights(trainer), weights(again))
-    assert trainer.figures == again.figures
+    assert trainer.training.figures == again.training.figures
 
 
 def test_a_run_goes_on_from_a_checkpoint_as_if_nothing_had_been() -> None:
@@ -202,7 +202,7 @@ def test_ctrl_c_brings_what_is_under_way_to_an_end_before_it_is_saved(tmp_path: 
 
     said: list[str] = []
     stopped = trainer()
-    stopped.notify = said.append
+    stopped.training.notify = said.append
     with pytest.raises(Interrupted):
         stopped.fit(1, progress=interrupt)
     resumed = trainer()

@@ -208,8 +208,8 @@ def test_heavy_tails_are_told_by_what_helps_against_them(owner: str, step: int) 
 def test_a_learning_rate_is_named_where_most_values_are_too_large() -> None:
     trainer = trainer_of(Taylor(rows=BATCH, encryption=SHORT), ONE)
     for party in (trainer.active, *trainer.passives.values()):
-        assert party.optimizer is not None
-        party.optimizer.param_groups[0]["lr"] = 1e4
+        assert party.weights.optimizer is not None
+        party.weights.optimizer.param_groups[0]["lr"] = 1e4
     with pytest.raises(CryptoError, match=rf"at step 1, .*: take a smaller learning rate; or {ROWS}"):
         trainer.fit(1)
 
@@ -320,7 +320,7 @@ def test_every_passive_party_with_columns_enough_reads_the_labels(exchange: Exch
     for party in (trainer.active, *trainer.passives.values()):
         for parameter in party.module.parameters():
             torch.nn.init.zeros_(parameter)
-        party.optimizer.param_groups[0]["lr"] = 0.01  # type: ignore[union-attr]
+        party.weights.optimizer.param_groups[0]["lr"] = 0.01  # type: ignore[union-attr]
     trainer.fit(1)
     shares = {name: leaks["residue-solving"].summary.signs_right for name, leaks in trainer.leaks.items()}
     assert shares["lab"] == shares["shop"] == 1.0

@@ -151,10 +151,10 @@ def test_one_value_too_large_shows_no_row(name: str, liar: str, owner: str) -> N
     spies = {party: Spying(lambda values: [values[0] + (1 << above), *values[1:]]) for party in {liar}}
     spies.setdefault(owner, Spying())
     trainer = watched(name, KEYS, spies, WIDTHS)
-    others = {party.name: party.data.train.columns.numeric for party in trainer._parties if party.name != liar}
+    others = {party.name: party.data.train.columns.numeric for party in trainer.training.parties if party.name != liar}
     spy, guesses = spies[owner], 0
     assert spy.key is not None
-    for rows in steps_of(trainer, 5):
+    for rows in steps_of(trainer, 3):
         for opened in spy.seen:
             for columns in others.values():
                 truth = columns[rows[0]].tolist()
@@ -164,7 +164,7 @@ def test_one_value_too_large_shows_no_row(name: str, liar: str, owner: str) -> N
                     # with a probability below 2^-50.
                     assert abs(read - true) > 1e-3
         spy.seen.clear()
-    assert guesses >= 5 * 2
+    assert guesses >= 3 * 2
 
 
 # --- everything that an owner opens
@@ -187,8 +187,17 @@ def assert_uniform(numbers: Sequence[int], n: int) -> None:
     assert kstest([number / n for number in numbers], "uniform").pvalue > CHANCE
 
 
-@pytest.mark.parametrize("plaintexts", PLAINTEXTS)
-@pytest.mark.parametrize("name", EXCHANGES)
+ENCRYPTED = [
+    ("residue", "honest"),
+    ("residue", "near n/2"),
+    ("taylor", "honest"),
+    ("taylor", "all huge"),
+    ("taylor", "multiples of 2^480"),
+    ("coordinator", "multiples of 2^120"),
+]
+
+
+@pytest.mark.parametrize(("name", "plaintexts"), ENCRYPTED)
 def test_whoever_opens_sums_sees_numbers_at_random(name: str, plaintexts: str) -> None:
     """Every owner of a key, of sums that it is asked for directly or through another party, whoever encrypted what."""
     spies = {party: Spying(PLAINTEXTS[plaintexts]) for party in ("bank", *WIDTHS, NAME)}

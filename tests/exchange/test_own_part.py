@@ -65,7 +65,14 @@ def trained(name: str, own_part: OwnPart, *, turned: int = 0, defenses: Any = ()
     return trainer
 
 
-@pytest.mark.parametrize("name", EXCHANGES)
+# All that encrypt train as the oracle does; the others are of the second tier.
+longer = pytest.mark.slow(reason="four runs under encryption")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["split", "oracle", "residue", *(pytest.param(name, marks=longer) for name in ("hybrid", "taylor", "coordinator"))],
+)
 def test_labels_move_nothing_but_what_is_sent_where_the_label_party_learns_from_that(name: str) -> None:
     for own_part in ("sent", "exact"):
         here, there = (weights_of(trained(name, own_part, turned=t, defenses=(Unlabelled(),))) for t in (0, 9))  # type: ignore[arg-type]

@@ -62,7 +62,7 @@ class _Told(Side):
         activation = party.activate(batch)
         gradient = yield from gradient_of(party, activation.detach(), batch, step, active)
         inbox = yield Outbox(wait=(Expected(active, "ranks", step, (torch.float32,), (batch.count,)),))
-        party.clear_gradients()
+        party.weights.clear_gradients()
         party.observe(activation, batch, step, ranks=inbox[active].payload)
         activation.backward(gradient)
         update(party, step, active)

@@ -137,9 +137,9 @@ def test_who_reads_whole_batches_trains_on_as_if_it_were_honest() -> None:
     longer = PLAIN.model_copy(update={"key_bits": 1024})
     by_party, engine = exchanges("taylor", longer, malicious="lab")
     attacked = trainer_of(by_party, {"lab": COLUMNS_HELD})  # type: ignore[arg-type]
-    attacked.fit(2)
+    attacked.fit(1)
     honest = trainer_of(Taylor(rows=BATCH, encryption=longer, loss=False), {"lab": COLUMNS_HELD})
-    honest.fit(2)
+    honest.fit(1)
     assert all(len(read) == BATCH for read in engine.learned[:4])
     for name, weight in weights_of(honest).items():
         assert torch.equal(weight, weights_of(attacked)[name]), name

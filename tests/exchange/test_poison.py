@@ -47,7 +47,9 @@ def stranger(name: str, receiver: str, kind: str, payload: Tensor, *, listens: b
 
 
 def state(party: Party) -> Any:
-    return copy.deepcopy((party.module.state_dict(), None if party.optimizer is None else party.optimizer.state_dict()))
+    return copy.deepcopy(
+        (party.module.state_dict(), None if party.weights.optimizer is None else party.weights.optimizer.state_dict())
+    )
 
 
 def equal(one: Any, other: Any) -> bool:
@@ -193,7 +195,7 @@ def test_activations_that_spoil_the_outputs_are_refused_and_nothing_is_published
     message = Message("telecom", ACTIVE, kind, 3, torch.full((rows, WIDTH), value))
     with pytest.raises(ProtocolError, match=f"{complaint}.* NaN or infinite"):
         half.send({"telecom": message})
-    assert party.best.epoch is None
+    assert party.weights.best.epoch is None
 
 
 # --- the check itself
@@ -226,7 +228,7 @@ def test_half_precision_and_whole_numbers_may_be_among_them() -> None:
 
 def test_frozen_and_unused_weights_do_not_matter() -> None:
     party = active_party()
-    party.clear_gradients()
-    assert party.has_finite_gradients()
+    party.weights.clear_gradients()
+    assert party.weights.has_finite_gradients()
     next(party.top.parameters()).grad = torch.full_like(next(party.top.parameters()), math.nan)
-    assert not party.has_finite_gradients()
+    assert not party.weights.has_finite_gradients()

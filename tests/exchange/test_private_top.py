@@ -35,7 +35,7 @@ from splitvfl.messaging import conversation
 from splitvfl.messaging.messages import Message
 from splitvfl.models import MLP, Linear, LinearTop
 from splitvfl.party.party import ActiveParty, PassiveParty, adam
-from splitvfl.party.private_top import own_copies
+from splitvfl.party.top_model import own_copies
 from splitvfl.run import trainer as training
 from splitvfl.run.training import Status
 from tests.builders import ACTIVE, WIDTH, bottom_model, party_data, passive_party, same, seeded, sgd, top_model, weights
@@ -256,9 +256,9 @@ def test_the_private_weights_kept_are_of_the_epoch_whose_bottoms_are_kept() -> N
     assert kept < trainer.step // len(trainer.batches)
     again = trainer_with(private_model(), early_stopping=EarlyStopping(patience=40, validation_every=3))
     again.fit(kept)
-    again.active.best.restore_trained()
+    again.active.weights.best.restore_trained()
     for passive in again.passives.values():
-        passive.best.restore_trained()
+        passive.weights.best.restore_trained()
     for one, other in zip(trainer.active.models, again.active.models, strict=True):
         for left, right in zip(one.parameters(), other.parameters(), strict=True):
             assert torch.equal(left, right)
@@ -403,7 +403,7 @@ def test_dummies_have_no_label_that_it_learns_from(crossed: list[Message]) -> No
         train = dataclasses.replace(data.train, labels=labels, real=real)
         active = ActiveParty(dataclasses.replace(data, train=train), top_model(), private_top=private_model())
         # Batches of two: of some both records are dummies.
-        trainer = Trainer(active, {"telecom": passive_party("telecom")}, batch_size=2)
+        trainer = Trainer(active, {"telecom": passive_party("telecom")}, batch_size=2, audit=False)
         trainer.passives["telecom"].bottom.requires_grad_(False)  # else activations differ from the first step
         trainer.fit(1)
         found.append(trainer.active.models[1].state_dict())

@@ -68,7 +68,7 @@ def talk(stores: Mapping[str, Memory], **given: Any) -> dict[str, Any]:
 NAMES = st.lists(st.integers(0, 60).map(str), unique=True, min_size=20, max_size=50)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(NAMES, NAMES, NAMES)
 def test_all_buckets_together_are_what_a_plain_intersection_finds(
     bank: list[str], shop: list[str], telecom: list[str]

@@ -79,7 +79,9 @@ def lie_for(middle: float, limit: int) -> int:
 
 def asked(trainer: Trainer) -> bool:
     """Take the first step once; return whether it was refused. The party's weights are then taken back."""
-    before = {party.name: {k: v.clone() for k, v in party.module.state_dict().items()} for party in trainer._parties}
+    before = {
+        party.name: {k: v.clone() for k, v in party.module.state_dict().items()} for party in trainer.training.parties
+    }
     converse({name: side.open() for name, side in trainer._sides.items()})
     try:
         take_step(trainer, trainer.batches.epoch(0)[0])
@@ -88,7 +90,7 @@ def asked(trainer: Trainer) -> bool:
             raise
         return True
     finally:
-        for party in trainer._parties:
+        for party in trainer.training.parties:
             party.module.load_state_dict(before[party.name])
     return False
 
@@ -198,7 +200,7 @@ class Garbling(Engine):
     [
         ("residue", "bank", {"lab"}),
         ("taylor", "bank", {"lab"}),
-        ("taylor", "lab", {"bank"}),
+        pytest.param("taylor", "lab", {"bank"}, marks=pytest.mark.slow(reason="another owner of a key")),
         ("coordinator", NAME, {"bank", "lab"}),
     ],
 )
@@ -225,11 +227,11 @@ def test_every_asker_counts_what_it_refuses_over_restarts(
     honest.fit(1)  # five steps that succeed
     trainers.append(honest)
     before = weights_of(honest)
-    errors = [attempt() for _ in range(6)]
+    errors = [attempt() for _ in range(4)]
     counts = [len(Refusals(party, journal_of(tmp_path, party))) for party in ("bank", *WIDTHS)]
     # One of them refuses first, in an order that is always the same, and at its third refusal the run is over for all.
     assert max(counts) == MOST
-    assert [error.final for error in errors] == [False, False, True, True, True, True]
+    assert [error.final for error in errors] == [False, False, True, True]
     assert "takes no part in this run any more" in str(errors[-1])
     assert {party for party, count in zip(("bank", *WIDTHS), counts, strict=True) if count} <= {*victims, "shop"}
     assert all(torch.equal(weight, before[party]) for party, weight in weights_of(trainers[-1]).items())

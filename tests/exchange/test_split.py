@@ -59,10 +59,10 @@ def test_steps_are_the_unsplit_models_to_the_bit(names: tuple[str, ...]) -> None
         results = train(active, passives, step=step)
         loss, _ = unsplit(top, bottoms)
         for party in whole:
-            party.clear_gradients()
+            party.weights.clear_gradients()
         loss.backward()
         for party in whole:
-            party.update()
+            party.weights.update()
         assert results == {ACTIVE: loss.item(), **dict.fromkeys(names)}
     for left, right in zip((active, *passives.values()), whole, strict=True):
         for one, other in zip(left.module.parameters(), right.module.parameters(), strict=True):
@@ -84,10 +84,10 @@ def test_steps_in_bfloat16_are_the_unsplit_models_to_the_bit_and_halve_the_messa
         assert labels is not None
         loss = functional.binary_cross_entropy_with_logits(logits[:, 0].float(), labels[ROWS])
         for party in (top, *bottoms.values()):
-            party.clear_gradients()
+            party.weights.clear_gradients()
         loss.backward()
         for party in (top, *bottoms.values()):
-            party.update()
+            party.weights.update()
         assert results[ACTIVE] == loss.item()
     assert {one.payload.dtype for one in crossed} == {torch.bfloat16}
     for left, right in zip((active, *passives.values()), (top, *bottoms.values()), strict=True):

@@ -64,14 +64,14 @@ def test_a_step_is_that_of_a_loop_that_rounds_what_crosses(names: tuple[str, ...
         activations = {name: party.bottom(party.data.train.columns.numeric[ROWS]) for name, party in bottoms.items()}
         leaves = [rounded(activation).requires_grad_() for activation in activations.values()]
         outputs = top.top(torch.cat([*leaves, top.data.train.columns.numeric[ROWS]], dim=1))
-        top.clear_gradients()
+        top.weights.clear_gradients()
         functional.binary_cross_entropy_with_logits(outputs[:, 0], labels[ROWS]).backward()
-        top.update()
+        top.weights.update()
         for party, leaf in zip(bottoms.values(), leaves, strict=True):
             assert leaf.grad is not None
-            party.clear_gradients()
+            party.weights.clear_gradients()
             activations[party.name].backward(rounded(leaf.grad))
-            party.update()
+            party.weights.update()
 
         for party, other in zip((active, *passives.values()), (top, *bottoms.values()), strict=True):
             for name, weight in party.module.state_dict().items():

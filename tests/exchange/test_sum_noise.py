@@ -164,6 +164,7 @@ def test_the_released_sums_have_the_noise_that_was_agreed() -> None:
 # --- what it hides
 
 
+@pytest.mark.slow(reason="a thousand runs of five epochs")
 def test_who_knows_all_but_one_label_is_right_as_often_as_the_guarantee_allows_and_no_more() -> None:
     """The whole run of the record's sums, two worlds, the best test: along the record's row, added up over epochs."""
     epochs, runs, columns = 5, 1_000, 3
@@ -260,7 +261,7 @@ def test_two_sums_of_one_step_with_the_same_noise_tell_labels_by_how_residues_we
 
     def sum_of(logits: torch.Tensor) -> torch.Tensor:
         monkeypatch.setattr(lab, "activate", lambda batch: logits[:, None])
-        trainer.step = 0  # as after a broken link
+        trainer.training.step = 0  # as after a broken link
         take_step(trainer, rows)
         return opened[-1][0]
 

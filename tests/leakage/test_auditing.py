@@ -399,7 +399,7 @@ class ByColumns:
         return directions[secrets.ids].to(gradient)
 
 
-@pytest.mark.parametrize("batch", [8, 64])
+@pytest.mark.parametrize("batch", [pytest.param(8, marks=pytest.mark.slow(reason="a hundred small batches")), 64])
 def test_nor_below_a_deep_top_whose_clean_rows_point_anywhere(batch: int) -> None:
     torch.manual_seed(0)
     columns, labels = torch.randn(400, 6), (torch.rand(400) < 0.3).float()

@@ -35,6 +35,7 @@ from splitvfl.leakage.auditing import Audit
 from splitvfl.leakage.canaries import CanaryLeak, pooled, with_canaries
 from splitvfl.leakage.class_judging import ClassKeeper
 from splitvfl.leakage.judging import Leak, ScoreKeeper, worst_of
+from splitvfl.leakage.message_audit import AUDITORS
 from splitvfl.leakage.monitor import read_metrics
 from splitvfl.leakage.number_judging import NumberKeeper
 from splitvfl.learning.label_gradients import LabelGradients, mean_cross_entropy
@@ -45,6 +46,9 @@ from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint
 from tests.builders import ACTIVE, linear_trainer, small_trainer, weights
 
+# What own columns predict is never asked here, only whether it was judged.
+pytestmark = pytest.mark.usefixtures("quick_own_models")
+
 SIZES = {"train": 400, "test": 40}
 
 
@@ -54,8 +58,8 @@ def trainer(**settings: Any) -> Trainer:
 
 def coins_of(run: Trainer) -> tuple[list[int], list[int]]:
     """Positions and coins."""
-    assert run.active.canaries is not None
-    state = run.active.canaries.state_dict()
+    assert run.active.training_labels.canaries is not None
+    state = run.active.training_labels.canaries.state_dict()
     return state["positions"].tolist(), state["coins"].tolist()
 
 
@@ -329,19 +333,38 @@ def test_canaries_have_no_part_in_their_own_orientation(task: str) -> None:
     assert found.auc == 0.0
 
 
+@pytest.mark.parametrize("task", KEEPERS)
+def test_who_knows_labels_is_not_turned_round(task: str) -> None:
+    make, labels_of, score = KEEPERS[task]
+    labels, keeper = labels_of(300), make(canaries=Canaries(torch.arange(60)))
+    scores = score(labels).clone()
+    scores[60:] *= -1.0  # as what is predicted of other records may turn them
+    keeper.add(torch.arange(300), scores, labels)
+    assert keeper.canary_leak().auc == 0.0
+    keeper.knows_labels = True
+    assert keeper.canary_leak().auc == 1.0
+
+
 @pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
 def test_no_attack_is_right_about_other_records_and_wrong_about_canaries(task: str) -> None:
     found = built_in("attacks")
     names = ("direction", "gradient-classifier", "mixture", "norm", "residual", "sign")
     attacks = [found[name]() for name in names if task in tasks_of(found[name])]
     trainer = small_trainer(
-        task=task, sizes={"train": 160, "test": 20}, batch_size=80, canaries=60, audit=True, attacks=attacks
+        task=task,
+        sizes={"train": 160, "test": 20},
+        batch_size=80,
+        canaries=60,
+        audit=True,
+        noise_seed_for_experiments=5,
+        attacks=attacks,
     )
     trainer.fit(1)
     read = trainer.watch.canaries("telecom")
     sure = [name for name, one in trainer.summaries("telecom").items() if one.worst_accumulated_auc > 0.9]
     assert len([name for name in sure if name in read]) >= 2
     assert all(read[name].auc > 0.75 for name in sure if name in read)
+    assert all(keeper.knows_labels is (name in AUDITORS) for name, keeper in trainer.watch.keepers("telecom").items())
 
 
 def test_without_ids_nobody_knows_which_they_are() -> None:
@@ -540,7 +563,7 @@ def test_the_interval_of_the_better_attack_is_one_for_both() -> None:
 def test_a_trainer_without_leaves_none_of_an_earlier_one() -> None:
     run = trainer()
     again = Trainer(run.active, run.passives, batch_size=50)
-    assert run.active.canaries is None
+    assert run.active.training_labels.canaries is None
     again.fit(1)
     assert again.watch.worst_canaries is None
     assert again.watch.canaries("telecom") == {}
@@ -676,7 +699,7 @@ def test_labels_that_are_no_classes_get_no_canaries() -> None:
         with_canaries(torch.arange(60), 20, classes=3)
 
 
-@pytest.mark.parametrize("name", ["wine", "diabetes"])
+@pytest.mark.parametrize("name", ["wine", pytest.param("diabetes", marks=pytest.mark.slow(reason="another training"))])
 def test_an_experiment_on_other_labels_has_an_auditor_and_canaries(name: str) -> None:
     text = EXPERIMENT.replace("alcohol", "al*" if name == "wine" else "a*").replace("wine", name)
     config = parse_config(text + "attacks: [direction]\nmodel: {name: mlp, bottom: [4]}\n", source="run.yaml")
@@ -684,7 +707,7 @@ def test_an_experiment_on_other_labels_has_an_auditor_and_canaries(name: str) ->
 
     trainer.fit(2)
 
-    coins = trainer.active.canaries
+    coins = trainer.active.training_labels.canaries
     assert coins is not None
     found = trainer.watch.canaries("lab")
     assert set(found) == {"auditor-linear", "auditor-ratio", "direction"}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from splitvfl.app.trainer import Trainer
 from splitvfl.attacks import ComponentAttack, DirectionAttack, LabelsAndFeaturesAttack, NormAttack
 from splitvfl.data.columns import Columns, PartyData, Records
 from splitvfl.defenses import AsymmetricResponse, Isotropic
+from splitvfl.errors import ArgumentError
 from splitvfl.leakage import in_general, message_models
 from splitvfl.leakage.in_general import InGeneral, KnowledgeGain, LabelFreeAttack, labels_in_general
 from splitvfl.leakage.label_ratios import Messages
@@ -99,7 +101,7 @@ def test_randomised_labels_teach_labels_in_general_and_not_those_of_canaries() -
 
     # The same model of records of which it never had a message: of coins it knows nothing.
     sample = trainer.watch.audits["lab"].history.sample()
-    canaries = trainer.active.canaries
+    canaries = trainer.active.training_labels.canaries
     assert sample is not None
     assert canaries is not None
     assert not canaries.among(sample.ids).any()
@@ -151,6 +153,20 @@ def test_classes_and_numbers_have_their_own_figures(task: str) -> None:
         expected = macro_auc(torch.from_numpy(found.after), torch.from_numpy(found.labels))
         assert gain.after == pytest.approx(expected)
     assert found.label_free({"norm": np.zeros(800)}) is None
+
+
+def test_of_wide_features_fewer_records_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = trained(records=400, attacks=[NormAttack()])
+    monkeypatch.setattr(in_general, "_MOST_NUMBERS", 150 * WIDTH)
+    monkeypatch.setattr(in_general, "_FEWEST_WIDE", 10)
+    found = trainer.watch.in_general("lab")
+    assert found is not None
+    assert len(found.ids) == len(found.labels) == len(found.before) == len(found.after) == len(found.predicted) == 150
+    _, labels = world("binary", 400)
+    np.testing.assert_array_equal(labels[found.ids], found.labels)
+    attack = trainer.watch.label_free("lab")
+    assert attack is not None
+    assert attack.records == 150
 
 
 def test_noise_teaches_nothing_new() -> None:
@@ -273,6 +289,21 @@ def test_few_records_need_a_wider_margin() -> None:
     assert attack.shown == pytest.approx(0.70)
     few = LabelFreeAttack("norm", 0.97, 0.95, True, True, True, matched=0.8, records=999)
     assert few.shown == pytest.approx(0.44)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: LabelFreeAttack("norm", 0.97, 0.95, True, True, True, matched=1.5, records=1000),
+        lambda: LabelFreeAttack("norm", 0.97, math.nan, True, True, True, matched=0.9, records=1000),
+        lambda: KnowledgeGain(0.5, 1.7, 0.1, 0.2),
+        lambda: KnowledgeGain(0.5, 0.7, 0.3, 0.2),
+        lambda: KnowledgeGain(0.5, 0.7, 0.1, 0.2, model=-1.0),
+    ],
+)
+def test_figures_that_no_run_has_are_refused(wrong: Callable[[], object]) -> None:
+    with pytest.raises(ArgumentError, match=r"must be from 0 to 1|low <= high"):
+        wrong()
 
 
 def test_one_class_or_no_attack_decides_nothing() -> None:

@@ -145,6 +145,7 @@ def test_a_category_of_its_own_for_every_record_tells_nothing() -> None:
     assert own_columns_auc(Columns(torch.zeros(600, 0), codes), labels).auc == pytest.approx(0.5, abs=0.1)
 
 
+@pytest.mark.slow(reason="1,200 records with a field of 400 categories")
 def test_a_field_of_rare_categories_does_not_drown_the_other_columns() -> None:
     """Encoded with labels of the records to fit on, it would look like the best column, and be noise on the others."""
     numeric = columns(1200, 1)

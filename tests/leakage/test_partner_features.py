@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +31,12 @@ def world(classes: int | None, *, records: int = RECORDS, seed: int = 0) -> tupl
         return features, told
     bounds = torch.quantile(told, torch.arange(1, classes) / classes)
     return features, torch.bucketize(told, bounds).to(torch.float32 if classes == 2 else torch.int64)
+
+
+def by_task(*, quick: int) -> list[Any]:
+    """Every task; all but one are of the second tier."""
+    slow = pytest.mark.slow(reason="another task")
+    return [pytest.param(classes, marks=[] if classes == quick else slow) for classes in TASKS.values()]
 
 
 def squared(output: Tensor, labels: Tensor) -> Tensor:
@@ -63,14 +70,8 @@ def run(
     return audit
 
 
-@pytest.mark.parametrize(
-    "classes",
-    [
-        pytest.param(classes, marks=[] if classes == 3 else pytest.mark.slow(reason="another task"))
-        for classes in TASKS.values()
-    ],
-    ids=TASKS,
-)
+@pytest.mark.slow(reason="five audits of shuffled labels")
+@pytest.mark.parametrize("classes", TASKS.values(), ids=TASKS)
 def test_shuffled_labels_are_read_by_nothing(classes: int | None) -> None:
     """Log odds that know a record's own label read more than 0.9 of shuffled ones here."""
     features, labels = world(classes, records=200)
@@ -98,7 +99,7 @@ def test_a_second_model_knows_no_label_of_the_fold_that_it_is_judged_on() -> Non
     assert (found == (31 & ~(own | left_out))).all()
 
 
-@pytest.mark.parametrize("classes", TASKS.values(), ids=TASKS)
+@pytest.mark.parametrize("classes", by_task(quick=2), ids=TASKS)
 def test_the_total_is_the_largest_of_reader_features_and_attacks(classes: int | None) -> None:
     features, labels = world(classes)
     audit, without = (run(classes, features, labels, given=given) for given in (features, None))

@@ -167,16 +167,12 @@ DEFENSES: dict[str, Callable[[], object]] = {
 }
 
 
-# One run, as all is read; the others are of the second tier.
-QUICK = ("none",)
-slow = pytest.mark.slow(reason="every attack beside the auditor, in two seeds")
-
-
+@pytest.mark.slow(reason="every attack beside the auditor, in two seeds")
 @pytest.mark.parametrize(
     ("name", "make"),
     [
-        *(pytest.param(name, made_up, marks=[] if name in QUICK else slow) for name in DEFENSES),
-        *(pytest.param(name, breast_cancer, marks=slow) for name in ("axis-gaussian", "asymmetric-response")),
+        *((name, made_up) for name in DEFENSES),
+        *((name, breast_cancer) for name in ("axis-gaussian", "asymmetric-response")),
     ],
 )
 def test_no_attack_on_messages_beats_the_total(name: str, make: Callable[[], tuple[Tensor, Tensor]]) -> None:

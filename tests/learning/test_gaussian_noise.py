@@ -10,6 +10,7 @@ from scipy.optimize import brentq
 
 from splitvfl.errors import ArgumentError
 from splitvfl.privacy import classic_gaussian_sigma, gaussian_delta, gaussian_sigma
+from tests.rows import every
 
 
 def slow_delta(sigma: float, epsilon: float, sensitivity: float) -> mpmath.mpf:
@@ -20,9 +21,11 @@ def slow_delta(sigma: float, epsilon: float, sensitivity: float) -> mpmath.mpf:
         return mpmath.ncdf(half - shift) - mpmath.exp(loss) * mpmath.ncdf(-half - shift)
 
 
-@pytest.mark.parametrize("sigma", [1e-3, 0.03, 0.5, 1.0, 4.0, 30.0, 1e3, 1e6])
-@pytest.mark.parametrize("epsilon", [1e-9, 1e-4, 0.1, 1.0, 10.0, 100.0, 700.0, 5000.0])
-@pytest.mark.parametrize("sensitivity", [1.0, 7.5])
+@every(
+    sigma=[1e-3, 0.03, 0.5, 1.0, 4.0, 30.0, 1e3, 1e6],
+    epsilon=[1e-9, 1e-4, 0.1, 1.0, 10.0, 100.0, 700.0, 5000.0],
+    sensitivity=[1.0, 7.5],
+)
 def test_delta_equals_the_definition_in_400_digits(sigma: float, epsilon: float, sensitivity: float) -> None:
     expected = slow_delta(sigma, epsilon, sensitivity)
 
@@ -43,8 +46,7 @@ def test_delta_equals_the_area_between_the_two_densities() -> None:
     assert gaussian_delta(sigma, epsilon, sensitivity=span) == pytest.approx(float(loss), rel=1e-10)
 
 
-@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 0.9, 2.0, 20.0, 150.0])
-@pytest.mark.parametrize("delta", [0.5, 0.1, 1e-5, 1e-12])
+@every(epsilon=[1e-3, 0.1, 0.9, 2.0, 20.0, 150.0], delta=[0.5, 0.1, 1e-5, 1e-12])
 def test_sigma_equals_the_root_of_the_definition(epsilon: float, delta: float) -> None:
     with mpmath.workdps(60):
         root = brentq(

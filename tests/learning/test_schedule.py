@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from splitvfl.errors import ArgumentError
 from splitvfl.learning.batches import Batches
 from splitvfl.learning.schedule import EarlyStopping, Patience, Schedule, Verdict
+from tests.rows import every
 
 counts = st.integers(1, 5)
 
@@ -70,8 +71,7 @@ def test_turns_from_any_step_are_those_of_a_plain_loop(
     assert plans == expected[start:]
 
 
-@pytest.mark.parametrize("name", ["epochs", "log_every", "checkpoint_every", "evaluate_every"])
-@pytest.mark.parametrize("number", [0, -1])
+@every(name=["epochs", "log_every", "checkpoint_every", "evaluate_every"], number=[0, -1])
 def test_numbers_below_one_are_refused(name: str, number: int) -> None:
     given = {"epochs": 1, "log_every": 1, "checkpoint_every": None, "evaluate_every": 1, name: number}
     with pytest.raises(ArgumentError, match=f"{name} must be at least 1, got {number}"):
@@ -125,8 +125,7 @@ def test_a_verdict_is_two_whole_numbers_on_the_wire() -> None:
     assert torch.tensor(Verdict(stop=True, best=False), dtype=torch.int64).tolist() == [1, 0]
 
 
-@pytest.mark.parametrize("start", range(8))
-@pytest.mark.parametrize("stop", range(1, 8))
+@every(start=range(8), stop=range(1, 8))
 def test_a_stop_ends_the_run_as_its_last_epoch_does(start: int, stop: int) -> None:
     def schedule(**more: Any) -> Schedule:
         numbers = {"log_every": 5, "checkpoint_every": None, "evaluate_every": 3}

@@ -274,7 +274,7 @@ def unchanged(*parties: Any) -> Iterator[None]:
 
     def state() -> list[Any]:
         weights = [weight.detach().clone() for party in parties for weight in party.module.parameters()]
-        steps = [len(party.optimizer.state_dict()["state"]) for party in parties]
+        steps = [len(party.weights.optimizer.state_dict()["state"]) for party in parties]
         return [weights, steps]
 
     weights, steps = state()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from splitvfl.errors import ProtocolError
 from splitvfl.messaging.messages import MAX_BYTES, Message, decode, encode
+from tests.rows import every
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -47,8 +48,7 @@ def test_every_message_comes_back_to_the_bit(sender: str, receiver: str, kind: s
     assert bits(back.payload) == bits(payload)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(), (1,), (0,), (0, 3), (3, 0, 2), (2, 3), (1,) * 8])
+@every(dtype=DTYPES, shape=[(), (1,), (0,), (0, 3), (3, 0, 2), (2, 3), (1,) * 8])
 def test_every_dtype_has_a_place_for_every_shape(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     payload = torch.ones(shape, dtype=dtype)
     back = decode(encode(message(payload))).payload
@@ -56,7 +56,7 @@ def test_every_dtype_has_a_place_for_every_shape(dtype: torch.dtype, shape: tupl
     assert torch.equal(back, payload)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@every(dtype=DTYPES)
 def test_strides_do_not_cross(dtype: torch.dtype) -> None:
     whole = torch.arange(24).reshape(4, 6).to(dtype)
     for payload in (whole.t(), whole[:, ::2], whole[1:3, 1:], whole[0].expand(3, 6)):

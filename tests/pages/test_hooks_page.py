@@ -173,6 +173,7 @@ def table() -> dict[tuple[str, str, str], list[str]]:
     return {key: value for key, value in found.items() if not key[0].startswith("---")}
 
 
+@pytest.mark.slow(reason="six trainings with every kind of hook")
 def test_the_table_says_what_every_hook_can_read(seen: dict[str, dict[tuple[str, str, str], set[str]]]) -> None:
     rows = table()
     assert rows.keys() == seen["linear"].keys() | seen["others"].keys()

@@ -225,6 +225,7 @@ def test_a_view_after_training_leads_to_no_secret_though_an_observed_layer_has_a
     assert spy.found == []
 
 
+@pytest.mark.slow(reason="walks through a whole trainer, and what it imports")
 def test_the_walker_finds_labels_in_a_bottom_model_that_was_copied_carelessly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(after_training, "own_copy", copy.deepcopy)
     # Its copy leads to the whole trainer, and what it imports.

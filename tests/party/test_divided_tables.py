@@ -24,14 +24,14 @@ def party_of(team: Team) -> PassiveParty:
     data = PartyData("shop", ("x", "a", "b"), ("x",), (3, 2), records, records, ("a", "b"))
     bottom = WideDeepBottom(1, (3, 2), embedding_dim=2, widths=(2,), sparse=True, team=team)
     party = PassiveParty(data, bottom, optimizer=PerParameter())
-    party.team = team
+    party.join(team)
     return party
 
 
 def step(party: PassiveParty, gradient: Tensor) -> None:
     records = party.train_batch(torch.arange(2))
     vectors = party.bottom.embeddings(records.columns.categorical)  # type: ignore[operator, union-attr]
-    party.clear_gradients()
+    party.weights.clear_gradients()
     vectors.backward(gradient)
 
 
@@ -42,16 +42,16 @@ def overflow(team: Team) -> Any:
     gradient = torch.zeros(2, 2, 2)
     gradient[0, 1] = LARGE
     step(party, gradient)
-    finite = party.has_finite_gradients()
+    finite = party.weights.has_finite_gradients()
     try:
-        party.update()
+        party.weights.update()
         said = ""
     except ProtocolError as error:
         said = str(error)
     same = all(torch.equal(before[name], value) for name, value in party.bottom.state_dict().items())
     gradient[0, 1] = torch.inf
     step(party, gradient)
-    return finite, said, same, party.has_finite_gradients()
+    return finite, said, same, party.weights.has_finite_gradients()
 
 
 def test_a_sum_that_overflows_at_one_worker_is_refused_by_all() -> None:
@@ -66,9 +66,9 @@ def forgotten(team: Team) -> Any:
     """A step that was broken off leaves nothing for the next one."""
     party = party_of(team)
     step(party, torch.ones(2, 2, 2))
-    party.clear_gradients()
-    party.update()
-    return [float(table.rows.grad.to_dense().abs().sum()) for table in party._tables]  # type: ignore[union-attr]
+    party.weights.clear_gradients()
+    party.weights.update()
+    return [float(table.rows.grad.to_dense().abs().sum()) for table in party.weights._tables]  # type: ignore[union-attr]
 
 
 def test_gradients_of_a_step_that_was_broken_off_are_forgotten() -> None:

@@ -83,6 +83,12 @@ def test_early_stopping_voids_what_is_promised_of_a_run(defense: Any) -> None:
     for said in (promises_of, lambda party, epochs: promised_in_short([party], epochs=epochs)):
         assert all("all messages of the run together" in line for line in said(covered, 3))
         assert [line.removesuffix(".") for line in said(stopped, 3)] == [f"{defense.name}: {VOID}"]
+    for party, of_run in ((covered, True), (stopped, False)):
+        guarantee = label_guarantee(party, next(iter(party.cuts)), epochs=3)
+        assert guarantee is not None
+        assert (guarantee.of_run, guarantee.scope) == (of_run, "run")
+        assert guarantee.void == (() if of_run else ("early stopping",))
+        assert guarantee.auc < 1.0
     (words,) = claims_in_words([stopped])
     assert words.startswith(f"{defense.name}: {VOID}.")
     assert VOID not in claims_in_words([covered])[0]
@@ -204,7 +210,7 @@ def test_a_division_that_is_stratified_by_labels_voids_it(data: PartyData, found
     assert ("stratified division is made from labels" in void_for_labels([data])) == found
 
 
-def test_classes_and_numbers_are_told_apart() -> None:
+def test_of_numbers_and_of_records_that_are_not_divided_no_division_is_stratified() -> None:
     classes = _divided(_stratified)
     many = replace(
         classes,
@@ -220,7 +226,9 @@ def test_classes_and_numbers_are_told_apart() -> None:
             for part in ("train", "test")
         },
     )
-    assert (many.seems_stratified, numbers.seems_stratified) == (True, False)
+    undivided = replace(classes, test=classes.train)
+    found = [data.seems_stratified for data in (many, numbers, undivided)]
+    assert found == [True, False, False]
 
 
 @pytest.mark.parametrize(

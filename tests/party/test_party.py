@@ -92,10 +92,10 @@ def test_prepare_seeds_a_party_and_forgets_what_its_optimiser_knew() -> None:
     party.prepare(seed=4, device=torch.device("cpu"))
     assert draws(party.random) == draws(PartyRandom(4))
     step(party)
-    assert party.optimizer is not None
-    assert party.optimizer.state_dict()["state"]
+    assert party.weights.optimizer is not None
+    assert party.weights.optimizer.state_dict()["state"]
     party.prepare(seed=4, device=torch.device("cpu"))
-    assert not party.optimizer.state_dict()["state"]
+    assert not party.weights.optimizer.state_dict()["state"]
 
 
 # --- both kinds
@@ -104,9 +104,9 @@ def test_prepare_seeds_a_party_and_forgets_what_its_optimiser_knew() -> None:
 def step(party: PassiveParty) -> None:
     batch = party.train_batch(ROWS)
     activation = party.activate(batch)
-    party.clear_gradients()
+    party.weights.clear_gradients()
     party.learn(activation, torch.ones_like(activation), batch, 0)
-    party.update()
+    party.weights.update()
 
 
 def test_batches_are_the_records_at_these_positions() -> None:
@@ -126,15 +126,15 @@ def test_clearing_forgets_gradients_and_updating_is_the_optimisers_step() -> Non
     for old, new, gradient in zip(before, party.module.parameters(), gradients, strict=True):
         assert gradient is not None
         assert torch.equal(new, old - 0.25 * gradient)
-    party.clear_gradients()
+    party.weights.clear_gradients()
     assert all(weight.grad is None for weight in party.module.parameters())
 
 
 def test_a_model_without_weights_needs_no_optimiser() -> None:
     party = PassiveParty(party_data("telecom", width=5), nn.Tanh())
-    assert party.optimizer is None
-    party.clear_gradients()
-    party.update()
+    assert party.weights.optimizer is None
+    party.weights.clear_gradients()
+    party.weights.update()
     again = PassiveParty(party_data("telecom", width=5), nn.Tanh())
     again.load_state_dict(party.state_dict())
 

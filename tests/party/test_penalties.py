@@ -181,12 +181,11 @@ def test_the_weight_rises_in_a_straight_line() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
-        {"dropout": 0.3, "exchange": Split(in_flight=2)},
-        {"autocast": torch.bfloat16, "optimizer": PerParameter(dense=sgd)},
-        {"wire": torch.bfloat16},
+        pytest.param({}, id="plain", marks=pytest.mark.slow(reason="three more runs")),
+        pytest.param({"dropout": 0.3, "exchange": Split(in_flight=2)}, id="in flight"),
+        pytest.param({"autocast": torch.bfloat16, "optimizer": PerParameter(dense=sgd)}, id="autocast"),
+        pytest.param({"wire": torch.bfloat16}, id="wire", marks=pytest.mark.slow(reason="three more runs")),
     ],
-    ids=["plain", "in flight", "autocast", "wire"],
 )
 def test_a_resumed_run_is_the_straight_one_to_the_bit(settings: dict[str, Any], tmp_path: Path) -> None:
     def made(folder: Path) -> Trainer:

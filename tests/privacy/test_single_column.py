@@ -11,6 +11,7 @@ from splitvfl.errors import ArgumentError
 from splitvfl.privacy import linking_epochs, linking_probability, solvable_column
 from splitvfl.privacy.single_column import PartsSeen, SolvableColumn
 from splitvfl.privacy.solvable import SummedTraining
+from tests.rows import every
 
 
 def found(features: int = 1, *, own: int | None = 3, seen: PartsSeen = "sums", **more: Any) -> SolvableColumn | None:
@@ -20,9 +21,7 @@ def found(features: int = 1, *, own: int | None = 3, seen: PartsSeen = "sums", *
     return solvable_column("lab", features, training, seen=seen, own_features=own, **more)
 
 
-@pytest.mark.parametrize("features", [1, 2])
-@pytest.mark.parametrize("batch_size", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("own", [0, 1, 2, 4, 7])
+@every(features=[1, 2], batch_size=[1, 2, 3, 5, 8], own=[0, 1, 2, 4, 7])
 def test_it_is_said_exactly_where_ratios_of_the_feature_follow_from_the_sums(
     features: int, batch_size: int, own: int
 ) -> None:

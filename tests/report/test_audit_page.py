@@ -218,7 +218,7 @@ def test_green_is_for_what_is_guaranteed_and_neither_refuted_nor_void() -> None:
         ((PROMISED,), "lab could infer 61 of 100 labels of bank; guessing gives 50. Guaranteed: at most 62."),
         ((PROMISED, seat(0.96)), "lab could infer 96 of 100 labels of bank; guessing gives 50. No guarantee applies."),
         (
-            (seat(allowed=pure_ceiling(0.47, "")),),
+            (seat(allowed=replace(pure_ceiling(0.47, ""), verdict="not refuted")),),
             "was not measured. Guaranteed: at most 62. No calculation confirms it.",
         ),
         ((seat(0.5, allowed=pure_ceiling(0.5, ""), why=("Void.",)),), "guessing gives 50. No guarantee applies."),

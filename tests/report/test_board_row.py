@@ -11,6 +11,7 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata
 
 from splitvfl.leakage.board import LAYOUT
+from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.monitor import Monitor, read_metrics
 from splitvfl.report.board_row import show_on_board
@@ -91,6 +92,20 @@ def test_a_row_says_what_its_total_includes(tmp_path: Path, includes: bool, what
     settings, figures = row(tmp_path)
     assert settings["total of"] == what
     assert figures["run/total"] == pytest.approx(0.8)
+
+
+def test_a_row_has_the_state_of_labels_of_each_partner(tmp_path: Path) -> None:
+    leaking = PartyResult({}, excess=CanaryLeak(0.9, 0.85, 0.95, 150, 150))
+    for parties, state in (
+        ({"lab": leaking}, "above goal"),
+        ({"lab": leaking, "shop": PartyResult({})}, "lab: above goal; shop: inconclusive"),
+    ):
+        folder = tmp_path / str(len(parties))
+        folder.mkdir()
+        show_on_board(summary(parties=parties), folder)
+        settings, figures = row(folder)
+        assert settings["verdict"] == state
+        assert figures["run/excess"] == pytest.approx(0.9)
 
 
 def test_a_run_without_defenses_and_without_a_leak_has_a_row(tmp_path: Path) -> None:

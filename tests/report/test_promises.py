@@ -59,7 +59,7 @@ def guarantees(folder: Path, *, exchange: str = "split", defenses: str = "[]") -
             "all messages of the run together are 1-differentially private in the label of a record",
         ),
         ("split", "[max-norm]", "max-norm: promises nothing of what anybody learns"),
-        ("split", "[]", "no guarantee: what messages reveal is known only"),
+        ("split", "[]", "none. What messages reveal is known"),
     ],
 )
 def test_a_report_says_what_is_promised(exchange: str, defenses: str, said: str, tmp_path: Path) -> None:

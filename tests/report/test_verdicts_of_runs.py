@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from splitvfl.app.trainer import Trainer
-from splitvfl.claims import STRATIFIED, Guarantee
+from splitvfl.claims import CLASS_WEIGHTS, STRATIFIED, Guarantee
 from splitvfl.defenses import AsymmetricResponse
 from splitvfl.errors import CheckpointError
 from splitvfl.leakage.canaries import CanaryLeak
@@ -123,6 +123,8 @@ def test_a_stratified_division_voids_a_guarantee_and_one_way() -> None:
     assert verdict.labels is not None
     assert verdict.labels.state == "inconclusive"
     assert verdict.labels.reason == "the partner sees what is made from labels: stratified division"
+    weighed = replace(one_way, label_releases=[CLASS_WEIGHTS.name])  # no gradient goes to the partner
+    assert of_labels(weighed) == ("no-label-dependent-message", "one-way")
 
 
 def test_a_guarantee_at_the_goal_is_below_it_whatever_the_interval_is() -> None:

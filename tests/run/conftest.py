@@ -10,5 +10,5 @@ __all__ = ["summaries_keep_to_their_schema"]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _few_rounds(few_rounds: None) -> None:
-    """Few rounds of boosting, in runs that several tests share too."""
+def _quick_own_models(quick_own_models: None) -> None:
+    """Quick models of own columns, in runs that several tests share too."""

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from scripts.bench.faulty import short_keys
 from splitvfl.run import checkpoint
-from splitvfl.run.networked import PartyRun
 from splitvfl.run.shared_state import whole_party
+from splitvfl.run.training import Training
 from tests.commands import Command, Within
 
 # What encrypted runs compute does not depend on the length of keys, and how long they take does.
@@ -123,15 +123,15 @@ def wait_for_step(run: Path, step: int) -> None:
 
 def signalled(step: int, number: int, once: Path) -> AbstractContextManager[object]:
     """Let a party get a signal while it is entered, when it has done a step, and only if a file is not there yet."""
-    step_done = PartyRun.step_done
+    step_done = Training.step_done
 
-    def done(run: Any) -> None:
-        step_done(run)
-        if run.step == step and not once.exists():
+    def done(training: Training) -> None:
+        step_done(training)
+        if training.step == step and not once.exists():
             once.touch()
             os.kill(os.getpid(), number)
 
-    return mock.patch.object(PartyRun, "step_done", done)
+    return mock.patch.object(Training, "step_done", done)
 
 
 def weights_of(folder: Path, first: Path | None = None) -> dict[str, Tensor]:

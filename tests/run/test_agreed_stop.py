@@ -110,7 +110,7 @@ def test_parties_over_a_network_stop_after_the_same_step(tmp_path: Path, monkeyp
     take_part("clinic")
     lab.join(60)
     assert {run.step for run in runs.values()} == {STOP - 2}
-    assert "test/auc" in runs["clinic"].figures
+    assert "test/auc" in runs["clinic"].training.figures
     talk = {"introduction", "agreement", "resuming", "farewell"}
     assert kinds == {"activation", "gradient", "evaluation", "verdict"} | talk
 
@@ -156,6 +156,6 @@ def test_what_is_done_between_steps_is_outside_of_every_partys_randomness(tmp_pa
     assert same(weights(plain), weights(disturbed))
     newest = checkpoint.latest(tmp_path / "disturbed" / "checkpoints")
     assert newest is not None
-    for party in plain._parties:
+    for party in plain.training.parties:
         saved = checkpoint.load(newest, only=f"party-{party.name}")[f"party-{party.name}"]["random"]["cpu"]
         assert torch.equal(saved, party.random.state_dict()["cpu"])

@@ -221,6 +221,7 @@ def test_a_resumed_run_reads_what_an_undisturbed_one_reads(tmp_path: Path) -> No
     assert resumed == (tmp_path / "straight" / "metrics.jsonl").read_text()
 
 
+@pytest.mark.slow(reason="six readers in four epochs")
 def test_what_other_readers_remember_goes_on_in_a_resumed_run(tmp_path: Path) -> None:
     attacks = [
         InverseNetworkAttack(known_share=0.3),

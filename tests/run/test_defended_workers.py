@@ -185,7 +185,17 @@ DEFENDED = {
 }
 
 
-@pytest.mark.parametrize("kind", DEFENDED)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("gradient of a batch", "both", "penalty of rows"),
+        *(
+            pytest.param(kind, marks=pytest.mark.slow(reason="two more runs"))
+            for kind in DEFENDED
+            if kind not in ("gradient of a batch", "both", "penalty of rows")
+        ),
+    ],
+)
 def test_two_workers_end_with_the_weights_and_figures_of_one_process(kind: str) -> None:
     whole, workers = alone(*DEFENDED[kind]), two_workers(*DEFENDED[kind])
     # Sums of float32 numbers in another order, over 18 steps.

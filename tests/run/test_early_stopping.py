@@ -189,7 +189,9 @@ def test_the_straight_run_stops_early_after_an_improvement(straight: Trainer) ->
 
 # Four steps make an epoch, and there are checkpoints at every third step: one step after the best evaluation the newest
 # is that of the evaluation, three steps after it one in the middle of the next epoch.
-@pytest.mark.parametrize("after_best", [-1, 0, 1, 3, 6])
+@pytest.mark.parametrize(
+    "after_best", [0, 3, *(pytest.param(step, marks=pytest.mark.slow(reason="one more run")) for step in (-1, 1, 6))]
+)
 def test_killed_and_resumed_it_keeps_the_same_weights(after_best: int, straight: Trainer, killed: Path) -> None:
     assert straight.kept_epoch is not None
     fatal = 4 * straight.kept_epoch + after_best

@@ -151,7 +151,14 @@ def test_who_takes_the_weights_of_flipped_columns_for_true_finds_them_flipped() 
     assert len(leaks["telecom"]) == 8
 
 
-@pytest.mark.parametrize("chosen", [flip(3), flip(3, [1]), random_rotation(3, seed=0)], ids=["flip", "one", "rotation"])
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        pytest.param(flip(3), id="flip"),
+        pytest.param(flip(3, [1]), id="one", marks=pytest.mark.slow(reason="all attacks, twice")),
+        pytest.param(random_rotation(3, seed=0), id="rotation", marks=pytest.mark.slow(reason="all attacks, twice")),
+    ],
+)
 def test_known_records_undo_a_transform_in_a_run(chosen: Transform) -> None:
     attacks = [
         LeastSquaresAttack(),

@@ -65,7 +65,7 @@ def test_of_coins_half_are_hit_for_others_too_and_less_is_read() -> None:
 def test_of_a_model_that_has_learned_nothing_nothing_is_read() -> None:
     made = small_trainer(sizes={"train": 300, "test": 300}, attacks=BOTH, audit=False)
     assert made.membership == []
-    made._membership_seat.read(0, made._log.monitor)
+    made._membership_seat.read(0, made.training.log.monitor)
     assert [one.blind for one in made.membership] == [True, True]
 
 

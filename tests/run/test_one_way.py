@@ -29,6 +29,7 @@ from splitvfl.party import kept
 from splitvfl.report.summary import read_summary
 from splitvfl.run import checkpoint
 from splitvfl.run.networked import ActiveRun, PassiveRun
+from splitvfl.run.training import Training
 from tests.run.parties import finished, free_ports, same_weights, start_party, weights_of
 from tests.summaries import opened
 
@@ -190,7 +191,7 @@ def test_no_byte_that_the_partner_receives_depends_on_labels_and_it_is_gone_befo
             run = trained(config, tmp_path / f"clinic{number}", labelled(config, change))
             assert lab.errors == []
         seen.append((lab.received, lab.last_words))
-        ends.append((run.step, dict(run.figures)))
+        ends.append((run.step, dict(run.training.figures)))
         assert {path.name for path in (tmp_path / f"lab{number}").iterdir()} >= {"model", "farewell.json"}
     assert [len(received) for received, _ in seen] == [
         6
@@ -224,7 +225,7 @@ def test_saved_halves_predict_together(
     labels = run.party.data.test.labels
     assert labels is not None
     # Many records have one score, up to the last bit, which may differ: a pair of 3 024 is then a tie on one side.
-    assert run.party.task.measure(scores.unsqueeze(1), labels) == pytest.approx(run.kept["test/auc"], abs=5e-3)
+    assert run.party.task.measure(scores.unsqueeze(1), labels) == pytest.approx(run.training.kept["test/auc"], abs=5e-3)
 
 
 def test_a_label_party_whose_labels_are_unfit_does_not_come(config: ExperimentConfig, tmp_path: Path) -> None:
@@ -248,21 +249,21 @@ def test_a_label_party_that_is_killed_goes_on_alone(
         patch.setattr(ActiveRun, "_train", copying)
         whole = trained(config, tmp_path / "clinic")
         assert lab.ended()
-    step_done = ActiveRun.step_done
+    step_done = Training.step_done
 
-    def killed(run: ActiveRun) -> None:
-        if run.step == 10:
+    def killed(training: Training) -> None:
+        if training.step == 10:
             raise KeyboardInterrupt
-        step_done(run)
+        step_done(training)
 
-    monkeypatch.setattr(ActiveRun, "step_done", killed)
+    monkeypatch.setattr(Training, "step_done", killed)
     with pytest.raises(KeyboardInterrupt):
         trained(config, tmp_path / "copy")
-    monkeypatch.setattr(ActiveRun, "step_done", step_done)
+    monkeypatch.setattr(Training, "step_done", step_done)
     again = trained(config, tmp_path / "copy")
     assert again.step == whole.step
     assert same_weights(again.party.module.state_dict(), whole.party.module.state_dict())
-    assert again.figures == whole.figures
+    assert again.training.figures == whole.training.figures
     # Finished, it waits for nobody, kept activations or not; to go on, it needs them.
     shutil.rmtree(tmp_path / "copy" / "kept")
     assert same_weights(trained(config, tmp_path / "copy").party.module.state_dict(), whole.party.module.state_dict())
@@ -315,7 +316,7 @@ def test_a_link_that_breaks_while_activations_cross_costs_what_had_not_arrived(
         assert lab.ended()
     assert lab.errors == []
     assert added == [1, 2, 3, 4, 5, 6, 7]
-    assert run.party.best.epoch is not None
+    assert run.party.weights.best.epoch is not None
 
 
 @pytest.mark.parametrize("victim", ["lab", "clinic"])

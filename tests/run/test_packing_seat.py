@@ -69,8 +69,20 @@ def first_step(made: Trainer, exchange: str) -> tuple[np.ndarray, np.ndarray, np
     return (mine - 2 * (2 * y - 1)), theirs, y
 
 
-@pytest.mark.parametrize("most", [COLUMNS, COLUMNS + 2, 4096])
-@pytest.mark.parametrize("exchange", ["residue", "taylor", "coordinator", "hybrid"])
+@pytest.mark.parametrize(
+    ("exchange", "most"),
+    [
+        *(("residue", COLUMNS), ("taylor", COLUMNS + 2), ("coordinator", 4096), ("hybrid", COLUMNS)),
+        *(
+            pytest.param(exchange, most, marks=pytest.mark.slow(reason="one more run"))
+            for exchange, *several in (
+                *(("residue", COLUMNS + 2, 4096), ("taylor", COLUMNS, 4096)),
+                *(("coordinator", COLUMNS, COLUMNS + 2), ("hybrid", COLUMNS + 2, 4096)),
+            )
+            for most in several
+        ),
+    ],
+)
 def test_what_is_foreseen_of_a_step_is_what_is_read(exchange: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     encryption = SHORT.model_copy(update={"most_columns": most})
     made, engine = trained(MADE[exchange](encryption=encryption), "lab")

@@ -202,7 +202,7 @@ def test_a_trainer_that_fails_in_its_first_epoch_leaves_the_earlier_run(tmp_path
     before, told = content(tmp_path), list[str]()
 
     again = small_trainer(log_dir=tmp_path, overwrite=True)
-    again.notify = told.append
+    again.training.notify = told.append
     with pytest.raises(type(error)):
         again.fit(2, progress=failing_at(2, error))
 
@@ -232,7 +232,7 @@ def test_a_stop_in_the_first_epoch_keeps_a_checkpoint_and_replaces_the_earlier_r
     again = small_trainer(log_dir=tmp_path, overwrite=True)
 
     def stop(status: Status) -> None:
-        again.signals.asked = True
+        again.training.signals.asked = True
 
     with pytest.raises(Interrupted):
         again.fit(2, progress=stop)

@@ -94,7 +94,7 @@ def test_zeros_read_nothing_and_where_there_are_no_test_records_others_are_judge
     (found,) = trained(attacks=[Look(kept)]).column_readings("telecom")
     assert found.share < 0.03
     made = small_trainer(sizes={"train": 200, "test": 0}, attacks=[Look(kept)], audit=False)
-    made._score_seats.read(0, made._log.monitor)
+    made._score_seats.read(0, made.training.log.monitor)
     (found,) = made.column_readings("telecom")
     assert found.records == 150
     assert len(set(kept[-1].ids.tolist())) == 200
@@ -137,7 +137,7 @@ def test_reasons_stand_in_the_place_of_figures() -> None:
     made.passives["telecom"].data = replace(
         data, train=replace(data.train, columns=data.train.columns._replace(categorical=codes))
     )
-    made._score_seats.read(0, made._log.monitor)
+    made._score_seats.read(0, made.training.log.monitor)
     assert "telecom has categories, and a model that looks them up" in made.unavailable["telecom"]["score-inversion"]
 
 

@@ -104,7 +104,7 @@ def test_without_plain_steps_one_factor_is_granted_and_nothing_else() -> None:
     assert reading(made).share > 0.999
     assert "one factor and its sign are granted" in reading(made).note
     made._step_seat._kept[0].received["lab"][:] = made._step_seat._kept[0].received["lab"].flip(0)
-    made._step_seat.read(0, made._log.monitor)
+    made._step_seat.read(0, made.training.log.monitor)
     assert reading(made).share < 0.99
 
 

@@ -184,7 +184,9 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
 
 
 # Three batches of 16 make an epoch. Checkpoints come every second step and at epochs' ends; each kill loses some steps.
-@pytest.mark.parametrize("step", [3, 4, 5, 8])
+@pytest.mark.parametrize(
+    "step", [3, *(pytest.param(step, marks=pytest.mark.slow(reason="two more runs")) for step in (4, 5, 8))]
+)
 def test_killed_and_resumed_it_ends_as_if_nothing_had_happened(step: int, straight: Trainer, tmp_path: Path) -> None:
     with pytest.raises(Kill):
         everything(tmp_path, checkpoint_every=2).fit(3, progress=kill_after(step))
@@ -552,7 +554,7 @@ def test_a_bottom_with_nothing_to_learn_takes_part(kind: str) -> None:
     before = weights(trainer)
     trainer.fit(1)
     after = weights(trainer)
-    assert passive.optimizer is None
+    assert passive.weights.optimizer is None
     assert all(torch.equal(before[name], after[name]) == name.startswith("telecom") for name in before)
     assert trainer.summaries("telecom")["norm"].steps == 3
 
@@ -687,14 +689,14 @@ def test_a_defense_of_the_activation_acts_where_it_is_asked_to() -> None:
 def test_evaluation_every_second_epoch_and_always_at_the_end() -> None:
     def evaluations(epochs: int) -> list[int]:
         trainer = small_trainer(evaluate_every=2)
-        evaluated, at = trainer.evaluated, []
+        evaluated, at = trainer.training.evaluated, []
 
         def count(evaluation: Evaluation) -> None:
-            assert trainer.plan is not None
-            at.append(trainer.plan.step + 1)
+            assert trainer.training.plan is not None
+            at.append(trainer.training.plan.step + 1)
             evaluated(evaluation)
 
-        trainer.evaluated = count  # type: ignore[method-assign]
+        trainer.training.evaluated = count  # type: ignore[method-assign]
         trainer.fit(epochs)
         return at
 

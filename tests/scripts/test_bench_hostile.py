@@ -90,6 +90,6 @@ def test_a_note_that_is_not_checked_is_noticed(monkeypatch: pytest.MonkeyPatch) 
 
 def test_values_that_are_not_checked_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(split_step, "all_finite", lambda tensor: True)
-    monkeypatch.setattr("splitvfl.party.party.Party.has_finite_gradients", lambda party, *sent: True)
+    monkeypatch.setattr("splitvfl.party.weights.PartyWeights.has_finite_gradients", lambda weights, *sent: True)
     monkeypatch.setattr(hostile, "MUTATIONS", (hostile.refilled,))
     assert faults(100, "training")["spoiled"]

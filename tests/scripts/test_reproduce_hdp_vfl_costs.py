@@ -65,7 +65,7 @@ def test_encrypted_steps_are_taylors_and_only_one_way_has_noise() -> None:
 
     sends = {way: len(trainer.passives[PASSIVE].activation["training"]) for way, trainer in made.items()}
     assert sends == {"non-private": 0, "HDP-VFL": 1, "encrypted": 0}
-    assert [trainer.account is None for trainer in made.values()] == [True, False, True]
+    assert [trainer.training.account is None for trainer in made.values()] == [True, False, True]
 
     trainer = made["encrypted"]
     columns = {

@@ -60,8 +60,8 @@ def test_the_largest_rate_is_taken_and_a_larger_one_is_not(case: Case) -> None:
 
     trainer = build_trainer(other_losses.config_of(case, 1.0, 1.0, 0), data)
 
-    assert trainer.account is not None
-    assert trainer.account.planned(PASSIVE).epsilon == pytest.approx(1.0, rel=1e-6)
+    assert trainer.training.account is not None
+    assert trainer.training.account.planned(PASSIVE).epsilon == pytest.approx(1.0, rel=1e-6)
     with pytest.raises(ConfigError, match="expected a learning rate of at most"):
         build_trainer(other_losses.config_of(case, 1.0, 1.01, 0), data)
 

@@ -100,7 +100,7 @@ def train(
 def _leaks(trainer: Trainer, teller: Teller) -> Result:
     """Return the canaries' AUC by each of the auditor's attacks, with its standard error, and by who knows all else."""
     found = trainer.watch.canaries(PARTNER)
-    coins = trainer.active.canaries
+    coins = trainer.active.training_labels.canaries
     assert coins is not None
     among = torch.from_numpy(coins.among(trainer.active.data.train.ids.numpy()))
     return {
@@ -125,7 +125,7 @@ class Teller:
 
     def __init__(self, channel: Mapping[str, Any], trainer: Trainer, table: Given, seed: int) -> None:
         self._channel, self._trainer, self._table, self._seed = channel, trainer, table, seed
-        train, coins = trainer.active.data.train, trainer.active.canaries
+        train, coins = trainer.active.data.train, trainer.active.training_labels.canaries
         known = train if coins is None else coins.label_all(train)
         assert known.labels is not None
         self.labels = known.labels.double()

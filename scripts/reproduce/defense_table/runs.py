@@ -125,7 +125,7 @@ def validate(
 
     def follow(status: Status) -> None:
         if status.step % len(trainer.batches) == 0:
-            found.append(trainer.figures.get("test/sending/auc", trainer.figures["test/auc"]))
+            found.append(trainer.training.figures.get("test/sending/auc", trainer.training.figures["test/auc"]))
 
     trainer.fit(config.train.epochs, progress=follow)
     return {"sending": {str(number): found[number - 1] for number in epochs}}

@@ -58,7 +58,7 @@ def choose(
 
     def follow(status: Status) -> None:
         if status.step % len(trainer.batches) == 0:
-            found.append(trainer.figures["test/auc"])
+            found.append(trainer.training.figures["test/auc"])
 
     trainer.fit(max(epochs), progress=follow)
     return {"aucs": {str(number): found[number - 1] for number in epochs}}
@@ -182,7 +182,7 @@ def settle(
         ``auc``: on the test records; ``share``: of variance that is recovered, the mean over columns that vary.
     """
     trainer, truth, estimate = _read_once(arrangement, way, rate, epochs, seed, known_share)
-    return {"auc": trainer.figures["test/auc"], "share": recovered(estimate, truth)}
+    return {"auc": trainer.training.figures["test/auc"], "share": recovered(estimate, truth)}
 
 
 def depict(

@@ -124,6 +124,7 @@ ROWS = st.lists(st.tuples(CELLS, st.integers(0, 2)), min_size=8, max_size=30)
     st.sampled_from([None, Hashing(buckets=5, fields="c2")]),
     st.sampled_from([1 << 16, 3]),
 )
+@pytest.mark.slow(reason="ingests tables of many kinds, each twice")
 def test_shards_get_what_one_ingest_of_all_gives(
     divided: list[tuple[dict[str, Any], int]], scale: Any, min_count: int, suffix: str, hashing: Any, exact: int
 ) -> None:
