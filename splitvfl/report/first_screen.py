@@ -43,7 +43,7 @@ def first_screen(run: RunSummary) -> RenderableType:
     parts: list[RenderableType] = []
     for heading, lines in verdict_boxes(run):
         parts += [heading, *_rows(lines)]
-    return Group(*parts, *_plain_rows([("model", _model(run)), ("what to do", what_to_do(run))]))
+    return Group(*parts, *_plain_rows([("model", model_line(run)), ("what to do", what_to_do(run))]))
 
 
 def verdict_boxes(run: RunSummary) -> Iterator[tuple[Text, list[Line]]]:
@@ -215,7 +215,8 @@ def _of_features(verdict: Verdict) -> Iterator[Line]:
 # --- the model, and what to do
 
 
-def _model(run: RunSummary) -> str:
+def model_line(run: RunSummary) -> str:
+    """Return what the model of a run is worth, beside the label owner alone."""
     tested = "not tested" if run.test_metric is None else f"test {run.metric_name} {run.test_metric:.3f}"
     own = run.own_model
     if own is None:

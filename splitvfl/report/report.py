@@ -44,7 +44,7 @@ from splitvfl.report.findings import (
     total_notes,
     unavailable_notes,
 )
-from splitvfl.report.first_screen import STATES, state_words, verdict_boxes, what_to_do
+from splitvfl.report.first_screen import STATES, model_line, state_words, verdict_boxes, what_to_do
 from splitvfl.report.own_seat import seat_lines
 from splitvfl.report.pages import link_from, page_template, write_page
 from splitvfl.report.promises import promise
@@ -246,6 +246,7 @@ def _sections(
             "group": group,
             "lines": seat_lines(group.runs[0]) if group.seat else [] if alone else conclusion(group),
             "boxes": list(verdict_boxes(group.runs[0])) if alone else [],
+            "model": model_line(group.runs[0]) if alone else "",
             "guarantees": list(_guarantees(rows)),
             "advice": "" if group.seat else what_to_do(group.runs[0]) if alone else _advice(group),
             "verdicts": [] if alone or group.seat else ranked(group),

@@ -237,6 +237,7 @@ def test_the_first_page_of_one_run_is_what_the_terminal_shows(tmp_path: Path) ->
         assert heading.plain in first
         for name, value, text in lines:
             assert " ".join(f"{name} {value} {text}".split()) in first
+    assert "Model. test AUC 0.988" in first
     assert "What to do. Train one-way" in first
     assert first.count("ABOVE GOAL") == 1
     assert "ABOVE GOAL" not in rest
