@@ -97,7 +97,6 @@ NOT_YET_CLEAN = frozenset(
         "exchange/split_step.py",
         "hooks.py",
         "leakage/auditing.py",
-        "leakage/board.py",
         "leakage/leak_table.py",
         "leakage/many_auditing.py",
         "leakage/many_run_audit.py",

@@ -65,7 +65,7 @@ class Monitor:
             if self._events is None:
                 assert self._folder is not None, "without a folder nothing is written"
                 self._events = EventFile(self._folder, purge_step=self._purge_step)
-                add_layout(self._events)
+                add_layout(self._events, values)
             self._events.add_scalars(step, known)
 
     def flush(self) -> int:

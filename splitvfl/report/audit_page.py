@@ -1,4 +1,4 @@
-"""An audit as one HTML page: what could the other party learn, in words, with all formulas one click away."""
+"""An audit as one HTML page: what could the partner learn, in words, with all formulas one click away."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 _TEMPLATE = "audit.html.j2"
-_BADGES = {"violated": "high", "not covered": "middle", "no claim": "none", "not refuted": "none", "proven": "low"}
+_BADGES = {"violated": "high", "not covered": "none", "no claim": "none", "not refuted": "none", "proven": "low"}
 
 
 def write_audit_page(audit: Mapping[str, Any], target: Path) -> Path:

@@ -14,10 +14,10 @@ from splitvfl.report.rows import counted
 
 FINDINGS = {
     "violated": "This does not hold.",
-    "not covered": "This does not count here.",
+    "not covered": "",
     "proven": "A theorem says so, its conditions that can be checked are met, and no trial contradicted it.",
     "not refuted": "Nothing that was tried contradicted it, and that is no proof.",
-    "no claim": "It promises nothing of what anybody learns.",
+    "no claim": "It guarantees nothing of what anybody learns.",
 }
 """What a verdict says, in a sentence."""
 
@@ -58,20 +58,35 @@ class Line(NamedTuple):
 
 
 def overall(audit: Mapping[str, Any]) -> str:
-    """Return what the audit found, in a sentence or two."""
+    """Return the worst finding of an audit in sentences: what does not hold, what could be inferred, and the limit."""
     found = [claim["verdict"] for each in audit["defenses"] for claim in each["claims"]]
-    violated, void = found.count("violated"), found.count("not covered")
-    if set(found) <= {"no claim"}:
-        return "Nothing is promised. What could be learned is known only from what was tried."
-    if violated:
-        also = f", and {void} more {'does' if void == 1 else 'do'} not count here" if void else ""
-        return f"{violated} of {counted(len(found), 'statement')} {'does' if violated == 1 else 'do'} not hold{also}."
-    if void:
-        return f"{void} of {counted(len(found), 'statement')} {'does' if void == 1 else 'do'} not count here."
-    said = "Every promise that is made here counts, and none was refuted."
-    if unproven := found.count("not refuted"):
-        said += f" No calculation confirms {unproven} of {counted(len(found), 'statement')}."
-    return f"{said} What is not promised stands first below."
+    violated = found.count("violated")
+    said = [f"{violated} of {counted(len(found), 'statement')} {'does' if violated == 1 else 'do'} not hold."]
+    tried = [(strongest["right"]["mean"], seat) for seat in audit["learned"] if (strongest := best(seat["after"][-1]))]
+    limited = audit["learned"]
+    if tried:
+        right, worst = max(tried, key=lambda one: one[0])
+        readers = _names(worst["readers"]) if worst["readers"] else "Somebody who reads every message"
+        said.append(
+            f"{readers} could infer {of_hundred(right)} of 100 labels of {_names(worst['owners'])}; guessing gives 50."
+        )
+        limited = [worst]
+    else:
+        said.append("How many labels could be inferred was not measured.")
+    limits = [seat["after"][-1] for seat in limited]
+    if not limits or not all(map(_counts, limits)):
+        said.append("No guarantee applies.")
+    else:
+        said.append(f"Guaranteed: at most {at_most(max(last['guarantee']['right'] for last in limits))}.")
+        if any(last["guarantee"]["verdict"] == "not refuted" for last in limits):
+            said.append("No calculation confirms it.")
+    return " ".join(said if violated else said[1:])
+
+
+def _counts(reading: Mapping[str, Any]) -> bool:
+    """Return whether a guarantee applies: it is stated, nothing voids it, and nothing refuted it."""
+    allowed = reading["guarantee"]
+    return allowed is not None and not reading["why"] and allowed["verdict"] != "violated"
 
 
 def tone(audit: Mapping[str, Any]) -> str:
@@ -100,7 +115,12 @@ def not_covered(audit: Mapping[str, Any]) -> Iterator[Line]:
 
 
 def promise(claim: Mapping[str, Any]) -> str:
-    """Return what a claim promises, in a sentence without a formula."""
+    """Return what a claim states, in a sentence without a formula, and first if it does not apply."""
+    said = _statement(claim)
+    return f"Does not apply here: {said[:1].lower()}{said[1:]}" if claim["verdict"] == "not covered" else said
+
+
+def _statement(claim: Mapping[str, Any]) -> str:
     right, relation = claim["right"], claim["relation"]
     if right is None:
         return _sentence(claim["claim"])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from splitvfl.errors import CheckpointError
 from splitvfl.leakage.board import add_row
 from splitvfl.leakage.message_audit import WITH_FEATURES, WITHOUT_FEATURES
-from splitvfl.report.first_screen import state_words
+from splitvfl.report.first_screen import state_words, verdict_boxes
 from splitvfl.report.summary import RunSummary
 
 
@@ -44,10 +45,31 @@ def show_on_board(summary: RunSummary, folder: Path) -> None:
         for leak in party.features
         for tag, value in leak.scalars(name).items()
     }
+    for name, verdict in verdicts.items():
+        excess, total, baseline = verdict.excess, verdict.total, verdict.baseline
+        columns |= {
+            f"verdict/{name}/{what}": value
+            for what, value in {
+                "excess": None if excess is None else excess.value,
+                "total": None if total is None else total.value,
+                "baseline": None if baseline is None else baseline.without_labels,
+            }.items()
+            if value is not None
+        }
+    texts = {f"verdict/{name}": _in_words(name, summary) for name in summary.verdict}
     try:
-        add_row(folder, summary.steps, settings, figures, beside=columns)
+        add_row(folder, summary.steps, settings, figures, beside=columns, texts=texts)
     except OSError as error:
         raise CheckpointError(f"cannot write the run's row for TensorBoard in {folder}: {error}") from error
+
+
+def _in_words(name: str, summary: RunSummary) -> str:
+    """Return the verdicts about a partner as the first screen has them, in Markdown."""
+    boxes = verdict_boxes(replace(summary, parties={name: summary.parties[name]}))
+    return "\n\n".join(
+        "\n".join([f"**{heading}**", "", *(f"- {line} {value} {said}".rstrip() for line, value, said in lines)])
+        for heading, lines in boxes
+    )
 
 
 def _divided(defense: str) -> tuple[str, str]:

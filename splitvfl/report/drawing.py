@@ -21,7 +21,24 @@ if TYPE_CHECKING:
 
 # Colours that nothing else has: they are exchanged for the page's variables afterwards.
 INK, MUTED, RULE, PAPER = "#010203", "#010204", "#010205", "#010206"
-_VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", RULE: "var(--rule)", PAPER: "var(--paper)"}
+# States, from the best to the worst: of several, the largest is the worst.
+STATE_COLOURS = {
+    "no-label-dependent-message": "#010207",
+    "below-goal": "#010208",
+    "inconclusive": "#010209",
+    "not-measured": "#010209",
+    "above-goal": "#01020a",
+}
+_VARIABLES = {
+    INK: "var(--ink)",
+    MUTED: "var(--muted)",
+    RULE: "var(--rule)",
+    PAPER: "var(--paper)",
+    "#010207": "var(--silent)",
+    "#010208": "var(--low)",
+    "#010209": "var(--middle)",
+    "#01020a": "var(--high)",
+}
 
 # Okabe and Ito's palette without black and yellow, which vanish on one of the two backgrounds.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")

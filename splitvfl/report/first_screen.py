@@ -41,11 +41,21 @@ def first_screen(run: RunSummary) -> RenderableType:
         run: The run, as one process or the label owner has it.
     """
     parts: list[RenderableType] = []
+    for heading, lines in verdict_boxes(run):
+        parts += [heading, *_rows(lines)]
+    return Group(*parts, *_plain_rows([("model", model_line(run)), ("what to do", what_to_do(run))]))
+
+
+def verdict_boxes(run: RunSummary) -> Iterator[tuple[Text, list[Line]]]:
+    """Yield each verdict of a run: whose it is about whose labels or features, and its lines.
+
+    Args:
+        run: The run, as one process or the label owner has it.
+    """
     for name, verdict in run.verdict.items():
         if verdict.labels is not None:
-            parts += [_heading(name, run.label_owner, "labels"), *_rows(_of_labels(name, verdict.labels, run))]
-        parts += [_heading(run.label_owner, name, "features"), *_rows(_of_features(verdict.features))]
-    return Group(*parts, *_plain_rows([("model", _model(run)), ("what to do", what_to_do(run))]))
+            yield _heading(name, run.label_owner, "labels"), list(_of_labels(name, verdict.labels, run))
+        yield _heading(run.label_owner, name, "features"), list(_of_features(verdict.features))
 
 
 def _heading(who: str, whose: str, what: str) -> Text:
@@ -205,7 +215,8 @@ def _of_features(verdict: Verdict) -> Iterator[Line]:
 # --- the model, and what to do
 
 
-def _model(run: RunSummary) -> str:
+def model_line(run: RunSummary) -> str:
+    """Return what the model of a run is worth, beside the label owner alone."""
     tested = "not tested" if run.test_metric is None else f"test {run.metric_name} {run.test_metric:.3f}"
     own = run.own_model
     if own is None:

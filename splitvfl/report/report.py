@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from splitvfl.config.registry import explanations
 from splitvfl.errors import ArgumentError, CheckpointError, ConfigError, printable
 from splitvfl.leakage.asked_categories import MOST_CATEGORIES
-from splitvfl.leakage.column_figures import EXACT, TOLD
+from splitvfl.leakage.column_figures import EXACT, ColumnReading, ColumnShare, LaterReading
 from splitvfl.leakage.features import feature_notes
 from splitvfl.leakage.many_auditing import auditor_of
 from splitvfl.leakage.monitor import read_metrics
@@ -29,7 +32,7 @@ from splitvfl.report.column_leaks import (
     plotted_views,
     view_notes,
 )
-from splitvfl.report.comparison import bound, conclusion, ranked, to_do
+from splitvfl.report.comparison import bound, chosen, conclusion, ranked, to_do
 from splitvfl.report.findings import (
     chance_note,
     facts,
@@ -41,17 +44,17 @@ from splitvfl.report.findings import (
     total_notes,
     unavailable_notes,
 )
-from splitvfl.report.first_screen import STATES
+from splitvfl.report.first_screen import STATES, model_line, state_words, verdict_boxes, what_to_do
 from splitvfl.report.own_seat import seat_lines
 from splitvfl.report.pages import link_from, page_template, write_page
 from splitvfl.report.promises import promise
 from splitvfl.report.provenance import Provenance, shown_settings
-from splitvfl.report.read_words import categories_of
 from splitvfl.report.rows import (
     AUDITOR,
     MISSING,
     DefenseRow,
     Estimate,
+    PartyRow,
     RunGroup,
     attack_names,
     counted,
@@ -68,6 +71,9 @@ from splitvfl.system.untrusted_files import UntrustedFile
 if TYPE_CHECKING:
     from jinja2 import Template
 
+    from splitvfl.claims import Guarantee
+    from splitvfl.leakage.in_general import KnowledgeGain
+
 _TEMPLATE = "report.html.j2"
 # Columns of which a page shows what was read; of the others it says how many there are.
 _COLUMNS_SHOWN = 40
@@ -75,6 +81,7 @@ _SETTINGS = "experiment.yaml"
 # What comes to light where an audit is put into words: it is read as it stands, and what is missing or of another kind
 # shows there.
 _OF_ANOTHER_SHAPE = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
+_STATE_NAMED = {words: state for state, (words, _) in STATES.items()}
 _MOST_SETTINGS = 1 << 24  # bytes
 
 
@@ -176,15 +183,19 @@ def _template() -> Template:
         {
             "written": written,
             "percent": _percent,
-            "told": _told_level,
+            "shade": _shade,
+            "source": _source,
+            "column": _column,
+            "means": _means,
             "share": _share,
             "significant": _significant,
             "bits": _bits,
             "counted": counted,
             "stopping": stopping_note,
             "sending": sending_note,
-            "facts": facts,
-            "state": lambda one: STATES[one.state][0].lower(),
+            "state": state_words,
+            "general": _in_general,
+            "state_named": lambda words: _STATE_NAMED.get(str(words), ""),
             "bound": bound,
             "moment": _moment,
             "thousands": lambda number: f"{number:,}",
@@ -202,15 +213,10 @@ def _render(
     late = (name for run in summaries for party in run.parties.values() for name in party.after_training)
     return _template().render(
         title=printable(title),
-        goals=sorted({run.goal for run in summaries}),
         parties=_parties(summaries),
         noted=list(_noted(summaries)),
-        seeds=sorted({row.runs for group in group_runs(summaries) for row in rows_by_defense(group)}),
-        by_canaries=any(run.canaries is not None for run in summaries),
         missing=MISSING,
-        shown_columns=_COLUMNS_SHOWN,
         most_categories=MOST_CATEGORIES,
-        exact=EXACT,
         sections=list(_sections(summaries, folders, shown)),
         attacks=_descriptions([*attack_names(summaries), *late], summaries),
         known=list(dict.fromkeys(known_records(run.known_positives, run.known_negatives) for run in summaries)),
@@ -218,7 +224,7 @@ def _render(
             found for run, folder in zip(summaries, folders, strict=True) for found in _audited(run, folder, beside)
         ],
         served=[(run, one) for run, folder in zip(summaries, folders, strict=True) for one in served_in(folder)],
-        runs=[(run, _settings(folder)) for run, folder in zip(summaries, folders, strict=True)],
+        runs=list(_with_settings(summaries, folders)),
     )
 
 
@@ -228,21 +234,24 @@ def _sections(
     from markupsafe import Markup
 
     from splitvfl.report.estimate_plots import plots_of_shown
-    from splitvfl.report.figures import cost_and_leak, label_leaks, leak_curves, leak_map
+    from splitvfl.report.figures import cost_and_leak, leak_curves
 
     # By identity: the same run given twice is equal to itself.
     folder_of = {id(run): folder for run, folder in zip(summaries, folders, strict=True)}
     for number, group in enumerate(group_runs(summaries), start=1):
         metrics = [read_metrics(folder_of[id(run)]) for run in group.runs]
         rows = rows_by_defense(group)
+        alone = len(group.runs) == 1 and not group.seat
         yield {
             "group": group,
-            "lines": seat_lines(group.runs[0]) if group.seat else conclusion(group),
-            "promises": [(row, promise(row.results[0])) for row in rows],
-            "advice": to_do(group),
-            "verdicts": ranked(group),
+            "lines": seat_lines(group.runs[0]) if group.seat else [] if alone else conclusion(group),
+            "boxes": list(verdict_boxes(group.runs[0])) if alone else [],
+            "model": model_line(group.runs[0]) if alone else "",
+            "guarantees": list(_guarantees(rows)),
+            "advice": "" if group.seat else what_to_do(group.runs[0]) if alone else _advice(group),
+            "verdicts": [] if alone or group.seat else ranked(group),
+            "found": [(row.label, said) for row in rows for said in facts(row.results[0])],
             "attacks": attack_names(group.runs),
-            "audited": AUDITOR in attack_names(group.runs),
             "rows": rows,
             "told": [
                 _told(row, folder_of[id(row.results[0])], name=f"told-{number}-{n}") for n, row in enumerate(rows)
@@ -250,24 +259,42 @@ def _sections(
             "after": [
                 (row, party, *late) for row, party in with_parties(rows) for late in party.after_training.items()
             ],
-            "readings": [
-                (row, party, one, [*categories_of(one)]) for row, party in with_parties(rows) for one in party.readings
-            ],
+            "features": list(
+                _features([(row, party, one) for row, party in with_parties(rows) for one in party.readings])
+            ),
             "shown": [
                 (row, one, Markup(plots_of_shown(one, name=f"shown-{number}-{n}-{place}")))
                 for n, row in enumerate(rows)
                 for place, one in enumerate(shown.get(folder_of[id(row.results[0])], ()))
             ],
             "notes": [*_notes(group), *(f"{note}." for note in unavailable_notes(rows))],
-            "three": any(party.shows_labels for _, party in with_parties(rows)),
             "several_parties": any(len(row.parties) > 1 for row in rows),
             "several_runs": any(row.runs > 1 for row in rows),
             # matplotlib escapes the names that it draws, so its figures may go into the page as they are.
             "curves": Markup(leak_curves(group, metrics, name=f"curves-{number}")),
             "cost": Markup(cost_and_leak(group, name=f"cost-{number}")),
-            "labels": Markup(label_leaks(group, name=f"labels-{number}")),
-            "leaks": Markup(leak_map(group, name=f"map-{number}")),
         }
+
+
+def _guarantees(rows: Sequence[DefenseRow]) -> Iterator[tuple[DefenseRow, PartyRow, Guarantee | None, str]]:
+    """Yield for each defense and partner the guarantee of a label, and what defenses state; of equals the first."""
+    for row in rows:
+        stated = promise(row.results[0])
+        for party in row.parties:
+            verdict = row.label_verdicts.get(party.name)
+            yield row, party, None if verdict is None else verdict.guarantee, stated
+            stated = ""
+
+
+def _in_general(gain: KnowledgeGain) -> str:
+    """Return what the partner has learned of labels in general, in a cell."""
+    return "nothing new" if gain.nothing_came else f"{gain.before:.2f} → {gain.after:.2f}"
+
+
+def _advice(group: RunGroup) -> str:
+    """Return what to do next, in a sentence or two: the defense to train with, or what protects labels or decides."""
+    best = chosen(ranked(group))
+    return to_do(group) if best is None else f"Train with {best.label}."
 
 
 def _audited(run: RunSummary, folder: Path, beside: Path) -> Iterator[Mapping[str, Any]]:
@@ -345,6 +372,7 @@ def _told(row: DefenseRow, folder: Path, *, name: str) -> Mapping[str, Any]:
 
 
 def _notes(group: RunGroup) -> list[str]:
+    stated = " ".join(line for run in group.runs for line in run.promised or ())
     found = [
         *total_notes(group.runs),
         *label_notes(group.runs),
@@ -352,7 +380,14 @@ def _notes(group: RunGroup) -> list[str]:
         chance_note(group.runs),
         known_note(group.runs),
     ]
-    return list(dict.fromkeys(filter(None, [*found, *(note for run in group.runs for note in run.notes)])))
+    noted = [note for run in group.runs for note in run.notes if not _is_stated(note, stated)]
+    return list(dict.fromkeys(filter(None, [*found, *noted])))
+
+
+def _is_stated(note: str, stated: str) -> bool:
+    """Return whether a note repeats what a defense states: that is in the table of guarantees."""
+    words = note.partition(": ")[2].removesuffix(".")
+    return bool(words) and words in stated
 
 
 def _descriptions(attacks: Sequence[str], runs: Sequence[RunSummary]) -> Mapping[str, str]:
@@ -367,6 +402,20 @@ def _description(attack: str, known: Mapping[str, str]) -> str:
     if explanation and at:
         return f"The {name} attack on the gradient of an earlier layer of the partner's model, {layer}."
     return explanation or "An attack that came with the experiment."
+
+
+def _with_settings(summaries: Sequence[RunSummary], folders: Sequence[Path]) -> Iterator[tuple[RunSummary, str, bool]]:
+    """Yield each run with its settings, or with the lines that differ from those of the run before."""
+    before = ""
+    for run, folder in zip(summaries, folders, strict=True):
+        settings = _settings(folder)
+        if before and settings:
+            lines = difflib.unified_diff(before.splitlines(), settings.splitlines(), n=0, lineterm="")
+            differing = [line for line in itertools.islice(lines, 2, None) if not line.startswith("@@")]
+            yield run, "\n".join(differing), True
+        else:
+            yield run, settings, False
+        before = settings
 
 
 def _settings(folder: Path) -> str:
@@ -410,9 +459,66 @@ def _percent(value: float | None) -> str:
     return MISSING if value is None else f"{value:.0%}"
 
 
-def _told_level(share: float) -> str:
-    """Return the colour's class of a share of a column's variance."""
-    return "high" if share > TOLD else ""
+def _shade(share: float) -> str:
+    """Return the style of a cell on the one scale of all cells: 0 is white and 1 is dark, on any page.
+
+    >>> _shade(-1.0), _shade(1.0)
+    ('background:#ffffff;color:#000000', 'background:#282828;color:#ffffff')
+    """
+    level = 255 - round(215 * min(1.0, max(0.0, share)))
+    # Of black and white the one with more contrast, by WCAG's luminance; 4.5 to 1 at the least.
+    luminance = ((level / 255 + 0.055) / 1.055) ** 2.4
+    ink = "#000000" if (luminance + 0.05) ** 2 > 0.05 * 1.05 else "#ffffff"
+    return f"background:#{level:02x}{level:02x}{level:02x};color:{ink}"
+
+
+def _source(one: ColumnReading) -> str:
+    """Return of what an attack on features was judged, where that is not messages of training; with a comma before."""
+    words = {
+        "scores": one.of_scores,
+        "messages of the finished model": one.standing_still,
+        "messages of evaluated records": one.evaluation_only,
+        "the one message before training": one.sent_once,
+        "all steps together": one.of_steps,
+    }
+    return next((f", from {said}" for said, holds in words.items() if holds), "")
+
+
+def _column(one: ColumnReading, name: str) -> ColumnShare | None:
+    return next((column for column in one.columns + one.one_hot if column.column == name), None)
+
+
+def _features(
+    readings: Sequence[tuple[DefenseRow, PartyRow, ColumnReading]],
+) -> Iterator[tuple[str, list[tuple[DefenseRow, ColumnReading]], list[str], int]]:
+    """Yield for each party what attacks recover, its features, the most recovered first, and how many are left out."""
+    for party in dict.fromkeys(party.name for _, party, _ in readings):
+        own = [(row, one) for row, at, one in readings if at.name == party]
+        most: dict[str, float] = {}
+        for _, one in own:
+            for column in one.columns + one.one_hot:
+                most[column.column] = max(column.most, most.get(column.column, -math.inf))
+        names = sorted(most, key=lambda name: -most[name])
+        yield party, own, names[:_COLUMNS_SHOWN], len(names[_COLUMNS_SHOWN:])
+
+
+def _means(readings: Sequence[tuple[DefenseRow, ColumnReading]]) -> Iterator[tuple[str, list[float | None]]]:
+    """Yield the other means over features that any attack has, and the fraction of records recovered exactly."""
+    means: dict[str, Callable[[ColumnReading], float | None]] = {
+        "mean, of records that were evaluated": lambda one: _mean_share(one.evaluation),
+        "mean, of records that were scored": lambda one: _mean_share(one.prediction),
+        "mean, from messages and own features": lambda one: one.joint,
+        "baseline: mean, from own features alone": lambda one: one.without_messages,
+        f"records recovered exactly, within {EXACT:g} σ": lambda one: one.exact_total,
+    }
+    for said, figure in means.items():
+        found = [figure(one) for _, one in readings]
+        if any(value is not None for value in found):
+            yield said, found
+
+
+def _mean_share(later: LaterReading | None) -> float | None:
+    return None if later is None else later.share
 
 
 def _share(value: Estimate) -> str:

@@ -146,8 +146,8 @@ def test_terminal_and_page_say_what_the_partner_can_read(run: Finished) -> None:
 
     assert main(["report", str(run.folder / "lab")]) == 0
     page = (run.folder / "lab" / "report.html").read_text()
-    assert "What your partner can read of your columns" in page
-    assert "What each defense costs" not in page
+    assert "What scores reveal of your features" in page
+    assert "<h3>Cost</h3>" not in page
     assert f"{best.mse:.3g}" in page
     assert "as lab has seen it" in page
 
@@ -159,7 +159,7 @@ def test_a_page_of_both_parties_keeps_them_apart(run: Finished) -> None:
         page.index(f">breast-cancer, logistic-regression{seat} <") for seat in ("", ", as lab has seen it")
     )
     assert first < second
-    for heading in ("What each defense costs", "What your partner can read of your columns"):
+    for heading in ("Cost", "What scores reveal of your features"):
         assert page.count(f"<h3>{heading}</h3>") == 1
 
 

@@ -587,7 +587,7 @@ def test_the_command_and_the_page_show_what_the_file_says(
             assert view.certificate.mean_mse > 0
             assert f"{view.certificate.mean_radius:.2f} on average" in page
             assert all(f"{plot.column}: mean squared error" in page for plot in view.plots)
-    assert page.count("do not hand on the page") == 2, "of both views"
+    assert page.count("do not share this page") == 2, "of both views"
 
 
 def test_without_plots_no_record_is_in_file_or_page(folder: Path, tmp_path: Path) -> None:
@@ -603,8 +603,8 @@ def test_without_plots_no_record_is_in_file_or_page(folder: Path, tmp_path: Path
         ("scores", 9, ())
     }
     page = write_report([run], run / "report.html", title="told").read_text(encoding="utf-8")
-    assert "What scores tell of columns" in page
-    assert "do not hand on the page" not in page
+    assert "What scores reveal of features" in page
+    assert "do not share this page" not in page
 
 
 @pytest.mark.parametrize(

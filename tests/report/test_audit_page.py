@@ -188,7 +188,11 @@ def test_what_does_not_hold_comes_first_and_without_a_formula() -> None:
     assert lines[0].said == "A calculation allows 91 of 100, and not 63."
     assert lines[1].said == "Trials have shown more than it allows, and more than chance does."
     assert lines[2].said == "The noise has a fixed seed."
-    assert overall(found) == "2 of 3 statements do not hold, and 1 more does not count here."
+    assert overall(found) == (
+        "2 of 3 statements do not hold. lab could infer 60 of 100 labels of bank; guessing gives 50. "
+        "No guarantee applies."
+    )
+    assert lines[2].about.startswith("my-noise: Does not apply here: from all messages of the run together nobody")
 
 
 def test_green_is_for_what_is_guaranteed_and_neither_refuted_nor_void() -> None:
@@ -204,9 +208,33 @@ def test_green_is_for_what_is_guaranteed_and_neither_refuted_nor_void() -> None:
     open_claim, stated = replace(CLAIM, verdict="not refuted"), replace(pure_ceiling(0.01, ""), verdict="not refuted")
     assert colour(seat(0.5, allowed=stated), claims=(open_claim,)) == "middle"
     said = overall(audit(claims=(open_claim, CLAIM)).as_json())
-    assert "none was refuted. No calculation confirms 1 of 2 statements." in said
+    assert said == "How many labels could be inferred was not measured. No guarantee applies."
     assert colour(PROMISED, claims=(void, replace(CLAIM, verdict="violated"))) == "high"
-    assert overall(audit(claims=(NOTHING,)).as_json()).startswith("Nothing is promised.")
+
+
+@pytest.mark.parametrize(
+    ("seats", "said"),
+    [
+        ((PROMISED,), "lab could infer 61 of 100 labels of bank; guessing gives 50. Guaranteed: at most 62."),
+        ((PROMISED, seat(0.96)), "lab could infer 96 of 100 labels of bank; guessing gives 50. No guarantee applies."),
+        (
+            (seat(allowed=replace(pure_ceiling(0.47, ""), verdict="not refuted")),),
+            "was not measured. Guaranteed: at most 62. No calculation confirms it.",
+        ),
+        ((seat(0.5, allowed=pure_ceiling(0.5, ""), why=("Void.",)),), "guessing gives 50. No guarantee applies."),
+        ((seat(0.5, allowed=replace(pure_ceiling(0.5, ""), verdict="violated")),), "No guarantee applies."),
+    ],
+)
+def test_the_banner_is_the_worst_finding_with_its_limit(seats: tuple[Seat, ...], said: str) -> None:
+    assert overall(audit(*seats).as_json()).endswith(said)
+
+
+def test_a_claim_that_does_not_apply_is_grey_and_says_so_first() -> None:
+    void = replace(CLAIM, verdict="not covered", why=("The noise has a fixed seed.",))
+    page = audit_page(audit(PROMISED, claims=(void, CLAIM)).as_json())
+    grey = re.findall(r'<li class="quiet">.*?<p class="promise">([^<]*)</p>', page)
+    assert [line.startswith("Does not apply here: ") for line in grey] == [True]
+    assert page.count('<p class="promise">From all messages') == 1
 
 
 # --- the page

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import EventA
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata
 
-from splitvfl.leakage.board import LAYOUT
+from splitvfl.leakage.board import LAYOUT, layout_of
 from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.leak_summary import LeakSummary
 from splitvfl.leakage.monitor import Monitor, read_metrics
@@ -124,11 +124,37 @@ def test_leaks_and_test_come_first_in_the_layout_of_every_log(tmp_path: Path) ->
     tensor = board(tmp_path).Tensors("custom_scalars__config__")[0].tensor_proto
     layout = layout_pb2.Layout.FromString(tensor.string_val[0])
 
-    assert [category.title for category in layout.category] == list(LAYOUT)
+    assert [category.title for category in layout.category] == ["Leaks and test", "Each attack", "Columns", "Training"]
     assert layout.category[0].title == "Leaks and test"
     first = layout.category[0].chart
     assert [chart.title for chart in first] == list(LAYOUT["Leaks and test"])
-    assert "beyond the prediction" in first[0].title
+    assert "equal prediction" in first[0].title
+
+
+def test_a_run_without_an_audit_or_a_defense_has_no_empty_charts() -> None:
+    assert layout_of(["train/loss"]) == {
+        "Leaks and test": {"test AUC, accuracy or R²": [r"test/(auc|accuracy|r2)$"]},
+        "Training": {"loss, training and test": [r"train/loss$", r"test/loss$"]},
+    }
+    assert layout_of(["train/loss", "leak_auc/lab/norm", "defense/0/power"]) == LAYOUT
+
+
+def test_the_verdict_on_each_partner_is_a_text_with_its_figures(tmp_path: Path) -> None:
+    leaking = PartyResult({}, excess=CanaryLeak(0.9, 0.85, 0.95, 150, 150), total=0.97, first_component_auc=0.6)
+    show_on_board(summary(parties={"lab": leaking, "shop": PartyResult({})}), tmp_path)
+    found = board(tmp_path)
+    (said, other) = (
+        found.Tensors(f"verdict/{name}/text_summary")[-1].tensor_proto.string_val[0].decode()
+        for name in ("lab", "shop")
+    )
+    assert said.startswith("**lab → labels**")
+    assert "- verdict ABOVE GOAL" in said
+    assert "0.85–0.95, 300 canaries" in said
+    assert "ABOVE GOAL" not in other
+    tags = [tag for tag in found.Tags()["tensors"] if tag.startswith("verdict/lab/")]
+    assert {
+        tag: found.Tensors(tag)[-1].tensor_proto.float_val[0] for tag in tags if "text" not in tag
+    } == pytest.approx({"verdict/lab/excess": 0.9, "verdict/lab/total": 0.97, "verdict/lab/baseline": 0.6})
 
 
 def test_tags_of_a_run_are_in_the_chart_that_is_named_after_them() -> None:
@@ -136,14 +162,14 @@ def test_tags_of_a_run_are_in_the_chart_that_is_named_after_them() -> None:
         found = {title: tags for section in LAYOUT.values() for title, tags in section.items()}
         return [title for title, tags in found.items() if any(re.match(pattern, tag) for pattern in tags)]
 
-    assert charts("labels/lab/beyond_prediction_matched") == ["labels, beyond the prediction"]
-    assert charts("labels/lab/total") == ["labels, in all"]
-    assert charts("test/auc") == ["test"]
-    assert charts("test/loss") == ["loss"]
-    assert charts("leak_auc/worst") == ["worst attack on messages"]
+    assert charts("labels/lab/beyond_prediction_matched") == ["between records of equal prediction, AUC"]
+    assert charts("labels/lab/total") == ["total leakage, AUC"]
+    assert charts("test/auc") == ["test AUC, accuracy or R²"]
+    assert charts("test/loss") == ["loss, training and test"]
+    assert charts("leak_auc/worst") == ["worst attack on messages, leak AUC"]
     assert charts("leak_auc/lab/norm") == charts("leak_auc_tied/lab/norm") == ["leak AUC of a step"]
     assert charts("leak_auc_accumulated/lab/norm") == ["leak AUC over the run"]
     assert charts("defense/clinic/sumkl/power") == ["what defenses did"]
-    assert charts("columns/lab/least-squares/scores/test/mse") == ["error of estimates"]
-    assert charts("columns/lab/least-squares/scores/test/mse_of_means") == ["error of guessing means"]
+    assert charts("columns/lab/least-squares/scores/test/mse") == ["mean squared error of estimates"]
+    assert charts("columns/lab/least-squares/scores/test/mse_of_means") == ["mean squared error of guessing means"]
     assert charts("seconds") == []
