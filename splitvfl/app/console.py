@@ -189,7 +189,7 @@ def figures(status: Status) -> list[str]:
         ("loss", status.loss, 3, ""),  # a passive party knows of none
         ("test", status.test, 3, ""),
         ("leak", status.worst_leak[0], 2, f" ({shown_name(status.worst_leak[1])})"),
-        ("excess", _largest(leak.beyond for leak in leaks.values()), 2, ""),
+        ("excess", _largest(leak.beyond for leak in leaks.values() if leak.canaries), 2, ""),
         ("baseline", _largest(leak.known for leak in leaks.values()), 2, ""),
         ("total", _largest(leak.total for leak in leaks.values()), 2, ""),
     ]

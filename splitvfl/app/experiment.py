@@ -498,7 +498,17 @@ def run_experiment(
         done = experiment.take_up(trainer, folder)
         if done is not None:
             private_folder(folder)  # as every start of a run, whether it trains or not
+            if done.goal != config.goal:
+                done = replace(done, goal=config.goal)
+                done.save(folder)
+                notify(f"{folder}: the goal is {config.goal:g} from now on; what was measured stays as it was.")
             if twin is not None and not done.has_twin:
+                planned = done.planned_epochs or done.epochs
+                if planned != train.epochs:
+                    raise ConfigError(
+                        f"{config.source}: train.epochs: an audit twin is trained like its run, of {planned}; got "
+                        f"{train.epochs}"
+                    )
                 return _measured_on(twin, done, folder, progress=progress, notify=notify)
             notify(nothing_left(folder, done))
             return done

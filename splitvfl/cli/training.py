@@ -234,6 +234,7 @@ class LeakCheck:
         name, verdict = worst
         code = {"above-goal": ABOVE, "inconclusive": 0 if self.allow_inconclusive else UNDECIDED}.get(verdict.state, 0)
         outcome = {ABOVE: "failed", UNDECIDED: "undecided"}.get(code, "passed")
-        tell(f"leak check {outcome}: {ground(name, summary.label_owner, verdict, self.goal)}")
+        other = "" if self.goal == summary.goal else f". The screen judges by the run's goal, {summary.goal:.2f}"
+        tell(f"leak check {outcome}: {ground(name, summary.label_owner, verdict, self.goal)}{other}")
         if code:
             raise typer.Exit(code)

@@ -137,9 +137,9 @@ def pooled(attacks: Sequence[Sequence[CanaryLeak]]) -> CanaryLeak | None:
     Args:
         attacks: Of each attack the figures of every run, with intervals of 95 % of their own.
     """
-    found = (_over_runs(runs, NormalDist().inv_cdf(1.0 - 0.025 / len(attacks))) for runs in attacks if runs)
+    found = [_over_runs(runs, NormalDist().inv_cdf(1.0 - 0.025 / len(attacks))) for runs in attacks if runs]
     largest = max(found, key=lambda leak: leak.auc, default=None)
-    return None if largest is None else replace(largest, figures=len(attacks))
+    return None if largest is None else replace(largest, high=max(leak.high for leak in found), figures=len(attacks))
 
 
 def _over_runs(runs: Sequence[CanaryLeak], quantile: float) -> CanaryLeak:

@@ -317,7 +317,8 @@ def worst_of(keepers: Iterable[Keeper], *, level: float = 0.95, randomised: bool
     Of k attacks each has ``(1 − level) / k`` of what may be wrong (Bonferroni), as the largest was chosen with the very
     records that it is measured on. So the interval is valid, and the AUC itself is expected to be a little too
     high: the largest of three read .717 in the mean of 12 runs with 600 canaries, where each one's mean was .70 to .71
-    and .70 is what ``asymmetric-response`` promises.
+    and .70 is what ``asymmetric-response`` promises. Its upper end is the largest of all attacks:
+    one that read less may be the stronger one, and less certain.
 
     One reader of all scores, fitted on the other records, would have a narrower interval and no such excess. It was
     tried, and misses leaks: what predicts other records' labels outweighs what messages add. Behind
@@ -335,8 +336,9 @@ def worst_of(keepers: Iterable[Keeper], *, level: float = 0.95, randomised: bool
     judges = list(keepers)
     own = 1.0 - (1.0 - level) / max(1, len(judges))
     leaks = [(judge.randomised_leak if randomised else judge.canary_leak)(level=own) for judge in judges]
-    found = max((leak for leak in leaks if leak and not math.isnan(leak.auc)), key=lambda leak: leak.auc, default=None)
-    return None if found is None else replace(found, figures=len(judges))
+    seen = [leak for leak in leaks if leak and not math.isnan(leak.auc)]
+    found = max(seen, key=lambda leak: leak.auc, default=None)
+    return None if found is None else replace(found, high=max(leak.high for leak in seen), figures=len(judges))
 
 
 def known_allowed(train: Records, positives: int, negatives: int, *, classes: int | None = 2) -> tuple[int, int]:

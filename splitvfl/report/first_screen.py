@@ -166,7 +166,9 @@ def _excess(verdict: Verdict) -> tuple[Text, str]:
 
 
 def _randomised(found: Excess) -> tuple[Text, str]:
-    return Text(f"{found.value:.2f}"), f"95 % CI {found.low:.2f}–{found.high:.2f} for their randomised labels"
+    return Text(
+        f"{found.value:.2f}"
+    ), f"95 % CI {found.low:.2f}–{found.high:.2f} for the randomised labels, of which messages are made"
 
 
 def _beside(verdict: Verdict, found: Excess) -> str:
@@ -228,11 +230,14 @@ def model_line(run: RunSummary) -> str:
     return f"{tested}  ({own.party} alone {own.alone:.3f})"
 
 
+_ENOUGH = "Single labels need nothing more. That does not cover labels in general, the total, and features."
+
+
 def what_to_do(run: RunSummary) -> str:
     """Return in a few sentences what follows from a run's verdicts."""
     labels = [verdict.labels for verdict in run.verdict.values() if verdict.labels is not None]
     rows, states = {one.row for one in labels}, {one.state for one in labels}
-    return " ".join(_advice(run, rows, states)) or "Nothing more for labels: see the verdict on features."
+    return " ".join(_advice(run, rows, states)) or _ENOUGH
 
 
 def _advice(run: RunSummary, rows: set[str], states: set[State]) -> Iterator[str]:

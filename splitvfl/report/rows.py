@@ -538,8 +538,29 @@ class DefenseRow:
     @cached_property
     def verdict(self) -> dict[str, PartyVerdict]:
         """What is concluded of all runs together, by passive party: excesses are pooled before they are judged."""
-        first = self.results[0]
-        return replace(first, parties={row.name: row.together(first.goal) for row in self.parties}).verdict
+        # What one of them reveals beside messages, or can be solved, counts; the strictest goal does.
+        first = next((run for run in self.results if not run.traits.one_way), self.results[0])
+        goal = min(run.goal for run in self.results)
+        found = replace(
+            first,
+            goal=goal,
+            label_releases=list(dict.fromkeys(name for run in self.results for name in run.label_releases)),
+            solvable=[one for run in self.results for one in run.solvable],
+            columns_solvable=[one for run in self.results for one in run.columns_solvable],
+            parties={row.name: row.together(goal) for row in self.parties},
+        ).verdict
+        for run in self.results:
+            for name, one in run.verdict.items():
+                both = found[name].labels
+                if one.labels is None or both is None:
+                    continue
+                if one.labels.row == "contradicted":  # a bug in one run is a bug
+                    found[name] = replace(found[name], labels=one.labels)
+                # Few seeds hardly tell how much they differ, so that the interval of their mean is too narrow.
+                elif both.row == "excess-below" and one.labels.excess is not None and one.labels.excess.value > goal:
+                    seeds = replace(both, state="inconclusive", row="excess-undecided", decided_by="more seeds")
+                    found[name] = replace(found[name], labels=seeds)
+        return found
 
     @property
     def runs(self) -> int:

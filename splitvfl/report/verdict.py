@@ -97,9 +97,12 @@ class Excess:
         return joint_quantile(self.figures)
 
     def above(self, bound: float) -> float:
-        """Return how many standard errors it is above a bound, on the logit scale; below it that is negative."""
-        error = (_logit(self.high) - _logit(self.low)) / (2.0 * self.quantile)
-        distance = _logit(self.value) - _logit(bound)
+        """Return how many standard errors it is above a bound; below it that is negative.
+
+        The error is that of the half of the interval towards the bound, as the other one may end at 1.
+        """
+        distance = self.value - bound
+        error = (self.value - self.low if distance > 0.0 else self.high - self.value) / self.quantile
         return distance / error if error > 0.0 else math.copysign(math.inf, distance) if distance else 0.0
 
     def needed(self, goal: float) -> int | None:
@@ -281,8 +284,8 @@ def label_verdict(
 def _by_table(evidence: LabelEvidence, goal: float) -> Verdict:
     if evidence.one_way and not evidence.releases:
         return Verdict("no-label-dependent-message", "one-way", "by protocol, training only")
-    bound = evidence.guarantee if evidence.guarantee is not None and evidence.guarantee.of_run else None
-    if bound is not None:
+    bound = evidence.guarantee
+    if bound is not None and bound.of_run and not evidence.releases:
         found = _against_bound(bound, evidence.excess, goal)
         if found is not None:
             return found
@@ -332,6 +335,10 @@ def _by_excess(excess: Excess, goal: float) -> Verdict:
     found = f"excess {excess.value:.2f} ({interval}, {excess.canaries:,} canaries{where}), goal {goal:.2f}"
     if excess.low > goal:
         return Verdict("above-goal", "excess-above", found)
+    if excess.high < 0.5:
+        return Verdict(
+            "inconclusive", "excess-undecided", f"{found}: read the other way round it is more", "another run"
+        )
     if excess.high <= goal:
         return Verdict("below-goal", "excess-below", found)
     needed = excess.needed(goal)
@@ -400,11 +407,6 @@ def half_width(canaries: int, *, figures: int = 3) -> float:
     """
     error = 4.0 * math.sqrt((canaries + 1) / 3.0) / canaries  # of the logit, whose slope is 4 at one half
     return 0.5 * math.tanh(0.5 * joint_quantile(figures) * error)
-
-
-def _logit(value: float) -> float:
-    inside = min(max(value, 1e-12), 1.0 - 1e-12)
-    return math.log(inside / (1.0 - inside))
 
 
 def _check_auc(name: str, value: float, *, least: float = 0.5) -> None:

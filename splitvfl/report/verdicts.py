@@ -100,7 +100,7 @@ def _gain(evidence: LabelEvidence, party: PartyResult) -> KnowledgeGain | None:
 
 
 def _excess(found: CanaryLeak | None) -> Excess | None:
-    if found is None:
+    if found is None or not found.positives or not found.negatives:
         return None
     return Excess(
         found.auc, low=found.low, high=found.high, canaries=found.count, figures=found.figures, twin=found.twin

@@ -759,7 +759,7 @@ def test_a_pooled_excess_is_that_of_all_pairs_of_canaries_from_one_run() -> None
     alone = max((pooled([figure]) for figure in figures), key=lambda leak: 0.0 if leak is None else leak.auc)
     assert alone is not None
     # Of two figures at once each has half of what may be wrong.
-    assert (found.high - found.low) / (alone.high - alone.low) == pytest.approx(stats.norm.isf(0.0125) / 1.96, rel=1e-3)
+    assert (found.auc - found.low) / (alone.auc - alone.low) == pytest.approx(stats.norm.isf(0.0125) / 1.96, rel=1e-3)
     assert pooled([]) is None
 
 
@@ -774,6 +774,20 @@ def test_the_interval_of_like_runs_is_that_of_all_their_canaries() -> None:
             widths.append((found.high - found.low) / (high - low))
         # Runs that differ by chance more than they should widen it.
         assert 0.97 < statistics.median(widths) < 1.15
+
+
+def test_the_upper_end_is_that_of_the_least_certain_attack() -> None:
+    sure, unsure = CanaryLeak(0.56, 0.52, 0.60, 500, 500), CanaryLeak(0.55, 0.40, 0.70, 500, 500)
+    found = pooled([[sure, sure], [unsure, unsure]])
+    assert found is not None
+    assert (found.auc, found.high) == (pytest.approx(0.56), pytest.approx(pooled_alone(unsure).high))
+
+
+def pooled_alone(leak: CanaryLeak) -> CanaryLeak:
+    """Two like runs of one attack, with the confidence that it has among two."""
+    found = pooled([[leak, leak], [leak, leak]])
+    assert found is not None
+    return found
 
 
 def test_an_interval_of_several_runs_holds_their_mean() -> None:

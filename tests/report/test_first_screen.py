@@ -111,7 +111,7 @@ def test_one_way_has_neither_guarantee_nor_excess_and_says_when_joining_is_of_no
     [
         ((0.98, 0.96, 0.99), "ABOVE GOAL", "Train one-way (exchange: one-way), or randomise labels"),
         ((0.56, 0.48, 0.63), "INCONCLUSIVE", "To decide without measuring, train one-way"),
-        ((0.52, 0.48, 0.57), "BELOW GOAL", "Nothing more for labels"),
+        ((0.52, 0.48, 0.57), "BELOW GOAL", "Single labels need nothing more"),
     ],
 )
 def test_what_to_do_follows_from_the_verdict_and_never_is_a_broken_defense(

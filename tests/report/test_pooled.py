@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from splitvfl.claims import Guarantee
+from splitvfl.leakage.canaries import CanaryLeak
 from splitvfl.leakage.in_general import KnowledgeGain, LabelFreeAttack
 from splitvfl.report.party_result import PartyResult
 from splitvfl.report.rows import DefenseRow
@@ -40,6 +41,35 @@ def test_an_attack_without_labels_decides_where_it_does_in_every_run() -> None:
     unclear = replace(shows, low=0.55)
     assert state(measured(label_free=shows), measured(label_free=unclear)) == "inconclusive"
     assert state(measured(label_free=shows), measured()) == "inconclusive"
+
+
+def test_a_guarantee_that_one_seed_contradicts_is_contradicted() -> None:
+    claimed = Guarantee(0.6, "run", "a")
+    loud, near = CanaryLeak(1.0, 0.98, 1.0, 75, 75, figures=3), CanaryLeak(0.61, 0.5, 0.7, 75, 75, figures=3)
+    (alone,) = seeds(measured(guarantee=claimed, excess=loud, canaries={"norm": loud}))
+    assert alone.verdict["lab"].labels is not None
+    assert alone.verdict["lab"].labels.row == "contradicted"
+    found = [measured(guarantee=claimed, excess=one, canaries={"norm": one}) for one in (near, loud, near)]
+    assert DefenseRow("a", seeds(*found)).label_verdicts["lab"].row == "contradicted"
+
+
+def test_one_seed_above_the_goal_keeps_several_from_being_below_it() -> None:
+    low, high = CanaryLeak(0.5, 0.46, 0.54, 1500, 1500), CanaryLeak(0.62, 0.5, 0.7, 150, 150)
+    assert state(*[measured(excess=low, canaries={"norm": low})] * 3) == "below-goal"
+    found = [measured(excess=one, canaries={"norm": one}) for one in (low, low, high)]
+    row = DefenseRow("a", seeds(*found))
+    assert row.parties[0].interval is not None
+    assert row.parties[0].interval[1] < 0.6
+    assert row.label_verdicts["lab"].state == "inconclusive"
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_strictest_goal_and_what_any_seed_reveals_count_in_any_order(order: int) -> None:
+    runs = seeds(*[measured(guarantee=Guarantee(0.6, "run", "a"))] * 2)[::order]
+    assert DefenseRow("a", runs).label_verdicts["lab"].state == "below-goal"
+    for changes in ({"goal": 0.55}, {"label_releases": ["stratified division"]}):
+        changed = [replace(runs[0], **changes), runs[1]][::order]
+        assert DefenseRow("a", changed).label_verdicts["lab"].state == "inconclusive"
 
 
 def test_labels_in_general_are_the_mean_of_runs_with_the_interval_of_the_mean() -> None:

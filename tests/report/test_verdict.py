@@ -76,6 +76,16 @@ TABLE = {
         "excess-above",
     ),
     "solvable, though little was measured": (LabelEvidence(solvable="x", excess=CLEAR), "above-goal", "solvable"),
+    "a guarantee beside a release that it does not know": (
+        LabelEvidence(guarantee=ANSWERS, releases=("early stopping",)),
+        "inconclusive",
+        "undecided",
+    ),
+    "all labels, read the wrong way round": (
+        LabelEvidence(excess=Excess(0.02, low=0.01, high=0.05, canaries=300)),
+        "inconclusive",
+        "excess-undecided",
+    ),
     "undefended": (LabelEvidence(excess=LOUD), "above-goal", "excess-above"),
     "little among many canaries": (LabelEvidence(excess=CLEAR), "below-goal", "excess-below"),
     "an interval around the goal": (LabelEvidence(excess=NEAR), "inconclusive", "excess-undecided"),
@@ -139,7 +149,7 @@ goals = st.floats(0.5, 0.99)
 @given(evidence=evidences, goal=goals)
 def test_rows_are_exhaustive_and_the_first_that_matches_decides(evidence: LabelEvidence, goal: float) -> None:
     bound = evidence.guarantee
-    if bound is not None and (bound.scope == "message" or bound.void):
+    if bound is not None and (bound.scope == "message" or bound.void or evidence.releases):
         bound = None
     excess, attack = evidence.excess, evidence.label_free
     far = -math.inf if bound is None or excess is None else excess.above(bound.auc)
@@ -150,7 +160,7 @@ def test_rows_are_exhaustive_and_the_first_that_matches_decides(evidence: LabelE
         "guarantee": bound is not None and bound.auc <= goal + 1e-9,
         "solvable": bool(evidence.solvable),
         "excess-above": excess is not None and excess.low > goal,
-        "excess-below": excess is not None and excess.high <= goal,
+        "excess-below": excess is not None and 0.5 <= excess.high <= goal,
         "excess-undecided": excess is not None,
         "attack": attack is not None and attack.decides(goal),
         "undecided": True,
@@ -232,6 +242,8 @@ def test_standard_errors_are_those_of_the_interval_that_was_measured() -> None:
 
 def test_an_excess_of_one_is_far_above_every_guarantee() -> None:
     assert Excess(1.0, low=0.97, high=1.0, canaries=144).above(0.6) > 4.4
+    # An upper end of 1 says nothing of how sure the lower one is.
+    assert Excess(0.97, low=0.9, high=1.0, canaries=300).above(0.6) > 4.4
 
 
 @pytest.mark.parametrize(("auc", "stated"), [(0.50, 460), (0.70, 370), (0.55, 1800), (0.65, 1640)])

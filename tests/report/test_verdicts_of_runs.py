@@ -143,7 +143,7 @@ def test_what_is_revealed_of_randomised_labels_is_shown_and_decides_nothing() ->
     assert of_labels(found) == of_labels(telecom(guarantee=ANSWERS, excess=NEAR))
     said = StringIO()
     Console(width=80, file=said).print(first_screen(found))
-    assert "  0.98         95 % CI 0.95–0.99 for their randomised labels" in said.getvalue()
+    assert "  0.98         95 % CI 0.95–0.99 for the randomised labels" in said.getvalue()
 
 
 def test_what_is_made_from_labels_voids_a_guarantee_and_one_way() -> None:
