@@ -72,7 +72,15 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     return folder / "runs/credit", out.getvalue(), errors.getvalue()
 
 
-COMPARED = ["train.epochs=1", "train.checkpoint_every_steps=14", "--defenses", "none,max-norm", "--seeds", "2"]
+COMPARED = [
+    "audit=true",
+    "train.epochs=1",
+    "train.checkpoint_every_steps=14",
+    "--defenses",
+    "none,max-norm",
+    "--seeds",
+    "2",
+]
 
 
 @pytest.fixture(scope="module")
@@ -204,8 +212,17 @@ def test_who_stops_a_twin_is_told_how_to_resume_it(
         raise Interrupted
 
     monkeypatch.setattr("splitvfl.app.experiment.run_experiment", stopped)
-    assert main(["train", str(experiment), "--audit-twin"]) == 130
+    assert main(["train", str(experiment), "audit=true", "--audit-twin"]) == 130
     assert "--out runs/credit --resume --audit-twin;" in capsys.readouterr().err
+
+
+def test_a_comparison_replaces_no_report_of_a_run(
+    experiment: Path, compared: tuple[Path, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = compared[0] / "runs/credit-compare/none/seed-0"
+    assert main(["compare", str(experiment), *COMPARED, "--out", str(run)]) == 2
+    assert "holds a run of its own" in " ".join(capsys.readouterr().err.split())
+    assert not (run / "report.html").exists()
 
 
 def test_a_comparison_goes_on_where_it_was_stopped(experiment: Path, compared: tuple[Path, str]) -> None:

@@ -123,6 +123,7 @@ def compare(
         from splitvfl.app.experiment import cut_otherwise, run_variants, variants
         from splitvfl.config.sections import load_config, parse_defenses
         from splitvfl.report.report import write_report
+        from splitvfl.report.summary import FILE_NAME
         from splitvfl.system.signals import Interrupted
 
         config = load_config(experiment, overrides or [])
@@ -131,6 +132,10 @@ def compare(
     config = with_twin(config, wanted)
     chosen = [[], list(config.defenses)] if defenses is None else parse_defenses(defenses, folder=config.folder)
     folder = out or Path("runs") / f"{config.name}-compare"
+    if (folder / FILE_NAME).is_file():
+        raise ConfigError(
+            f"--out: {folder} holds a run of its own, whose report this one would replace; name another folder"
+        )
     cut = cut_otherwise(
         config,
         lambda more: with_twin(load_config(experiment, [*(overrides or []), *more]), wanted),
