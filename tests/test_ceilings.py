@@ -36,7 +36,7 @@ FOLDERS = {
     "metrics": (250, 1),
     "models": (900, 10),
     "net": (1_800, 10),
-    "party": (1_740, 14),
+    "party": (1_750, 14),
     "penalties": (500, 6),
     "privacy": (2_400, 18),
     "report": (4_160, 28),

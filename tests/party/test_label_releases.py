@@ -223,7 +223,7 @@ def test_a_division_that_is_stratified_by_labels_voids_it(data: PartyData, found
     guarantee = label_guarantee(trainer.active, "lab", epochs=3)
     assert guarantee is not None
     assert guarantee.of_run != found
-    assert ("stratified division is made from labels" in void_for_labels([data])) == found
+    assert ("stratified division is made from labels" in void_for_labels([data], Binary())) == found
 
 
 def test_of_numbers_and_of_records_that_are_not_divided_no_division_is_stratified() -> None:
@@ -342,6 +342,7 @@ def test_a_loss_that_weighs_classes_voids_it(task: Task, found: bool) -> None:
     trainer.active.task = task
 
     assert trainer.active.label_releases == ((CLASS_WEIGHTS,) if found else ())
+    assert ("class weights" in void_for_labels([trainer.active.data], task)) == found
 
 
 def test_a_loss_that_a_label_defense_computes_has_no_weights_of_the_task() -> None:
