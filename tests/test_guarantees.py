@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import scipy.stats
+from torch import Tensor
 
 from splitvfl.claims import (
     DetectionError,
@@ -27,12 +28,21 @@ from splitvfl.claims import (
     promises_of_labels,
     tightest,
 )
-from splitvfl.defenses import AbstainingResponse, AsymmetricResponse, MemoisedResponse, RandomisedResponse
+from splitvfl.defenses import (
+    AbstainingResponse,
+    AsymmetricResponse,
+    LaplaceResidue,
+    MemoisedResponse,
+    RandomisedResponse,
+)
 from splitvfl.errors import ArgumentError
+from splitvfl.exchange.split import Split
+from splitvfl.hooks import Secrets
 from splitvfl.party.attaching import label_guarantee
 from splitvfl.privacy.accounting import MessagesPerUse, PrivacyBudget
 from splitvfl.privacy.composition import PrivacyLoss
-from tests.builders import ACTIVE, small_trainer
+from splitvfl.report.verdict import LabelEvidence, label_verdict
+from tests.builders import ACTIVE, linear_trainer, small_trainer
 
 Errors = npt.NDArray[np.float64]
 
@@ -214,3 +224,58 @@ def test_an_account_of_other_releases_or_of_rows_alone_guarantees_no_auc_of_labe
     rows = MessagesPerUse("telecom", (ACTIVE,), {"row": PrivacyLoss(mu=0.1)}, steps_per_epoch=3)
     assert label_guarantee(active, "telecom", epochs=3, account=PrivacyBudget([rows], steps=9, delta=1e-5)) is None
     assert label_guarantee(active, "telecom", epochs=3) is None
+
+
+class Nothing:
+    """A gradient's defense that adds no noise, and claims what a test wants."""
+
+    name = "laplace-residue"  # as another is called
+    crossing = "gradient"
+
+    def __init__(self, *stated: Any) -> None:
+        self.stated = stated
+
+    def claims(self) -> Any:
+        return self.stated
+
+    def __call__(self, message: Tensor, secrets: Secrets, /) -> Tensor:
+        return message
+
+
+class Derived(RandomisedResponse):
+    """Inherits what is claimed, and may have changed all that it calls."""
+
+
+@pytest.mark.parametrize(
+    ("defense", "owner"),
+    [
+        (Nothing(DetectionError(0.45, per="run")), "Nothing"),
+        (Nothing(GaussianDP(0.1, per="run")), "Nothing"),
+        (Nothing(PureDP(0.1, per="run")), "Nothing"),
+        (Nothing(PureDP(0.1)), "Nothing"),  # which adds up over the run
+        (Derived(epsilon=0.1), "Derived"),
+        (RandomisedResponse(epsilon=0.1), ""),
+        (LaplaceResidue(epsilon=0.1), ""),
+    ],
+    ids=["error", "gaussian", "pure", "messages", "derived", "of splitvfl", "messages of splitvfl"],
+)
+def test_what_a_class_outside_claims_is_no_guarantee_of_the_run(defense: Any, owner: str) -> None:
+    active = linear_trainer(defenses=[defense], exchange=Split(own_part="sent"), audit=False).active
+    found = label_guarantee(active, next(iter(active.cuts)), epochs=3, own_part="sent")
+    assert found is not None
+    assert found.auc < 0.6  # it is shown, as what it is
+    verdict = label_verdict(LabelEvidence(guarantee=found), goal=0.6)
+    if owner:
+        claimed = f"claimed by {__name__}:{owner}, not checked"
+        assert claimed in found.void
+        assert found.why_void == claimed
+        assert (verdict.state, found.of_run) == ("inconclusive", False)
+    else:
+        assert (verdict.state, found.of_run, found.why_void) == ("below-goal", True, "")
+
+
+def test_what_voids_a_guarantee_is_said_of_each() -> None:
+    void = ("early stopping", "class weights", "claimed by bad:Bad, not checked")
+    assert replace(ANSWERS, void=void).why_void == (
+        "claimed by bad:Bad, not checked; the partner sees early stopping and class weights, made from labels"
+    )

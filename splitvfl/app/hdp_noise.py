@@ -15,6 +15,7 @@ from splitvfl.exchange.noise import HdpNoiseSettings
 from splitvfl.exchange.receiver_clips import ReceiverClips
 from splitvfl.learning.glm_losses import GLMLoss, LossConstants
 from splitvfl.learning.optimizers import ProjectedSteps
+from splitvfl.learning.tasks import Task, task_for
 from splitvfl.party.own_part import OwnPart
 from splitvfl.privacy.sensitivity import HdpTraining
 from splitvfl.report.releases import Reserve
@@ -58,6 +59,11 @@ class HdpNoise:
     ends: int
     fixed: bool
     recursions: Mapping[str, HdpTraining]
+
+    @property
+    def task(self) -> Task:
+        """The task that it is calculated for."""
+        return task_for(self.loss.labels or "binary", loss=self.loss)
 
     @property
     def kind(self) -> str:

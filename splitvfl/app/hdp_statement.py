@@ -119,7 +119,7 @@ def _for_active(noise: HdpNoise) -> str:
 
 def _not_covered(noise: HdpNoise, parties: Mapping[str, PartyData]) -> list[str]:
     found = [line for name, data in parties.items() if (line := _columns_of(name, data))]
-    if void := void_for_labels(parties.values()):
+    if void := void_for_labels(parties.values(), noise.task):
         found.append(f"Not covered: one record's label. {void}.")
     found += [_evaluations(noise), *_predictions(noise)]
     found.append(

@@ -7,28 +7,28 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from splitvfl.app.batching import Batching
-from splitvfl.claims import not_applying, releases_of
+from splitvfl.claims import not_applying
 from splitvfl.config.sections import ExperimentConfig
 from splitvfl.data.columns import PartyData
 from splitvfl.exchange.base import Exchange
 from splitvfl.hooks import Crossing, Phase
 from splitvfl.learning.losses import Loss
 from splitvfl.learning.optimizers import ParameterFactory
+from splitvfl.learning.tasks import Task
+from splitvfl.party.party import label_releases_of
 
 
-def void_for_labels(parties: Iterable[PartyData]) -> str:
-    """Return why nothing is guaranteed of a label over the whole run, as far as data say so; empty if it is.
+def void_for_labels(parties: Iterable[PartyData], task: Task) -> str:
+    """Return why nothing is guaranteed of a label over the whole run, as far as this is known; empty if it is.
 
     Early stopping is refused where noise is calculated.
 
     Args:
         parties: Data of the parties that this process has.
+        task: The task that noise was calculated for.
     """
-    known = list(parties)
-    selected = any(data.selected_by_label for data in known)
-    return not_applying(
-        releases_of(selected_by_label=selected, stratified=any(data.seems_stratified for data in known))
-    )
+    found = [release for data in parties for release in label_releases_of(data, task)]
+    return not_applying(tuple(dict.fromkeys(found)))
 
 
 class Beside(NamedTuple):

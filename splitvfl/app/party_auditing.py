@@ -15,13 +15,13 @@ from splitvfl.app.deployment import Deployment
 from splitvfl.app.plan_auditing import NoisyTraining, audit_plan
 from splitvfl.app.workers import shards_to_try
 from splitvfl.audit.defense import DRAWS
-from splitvfl.claims import claims_of, not_applying, releases_of
+from splitvfl.claims import claims_of, not_applying
 from splitvfl.config.sections import ExperimentConfig, FoundDefense, PartyConfig
 from splitvfl.data.schema import Role
 from splitvfl.errors import ConfigError
 from splitvfl.hooks import Crossing, crossing_of, placed
 from splitvfl.party.attaching import promises_of
-from splitvfl.party.party import ActiveParty, Party, PassiveParty
+from splitvfl.party.party import ActiveParty, Party, PassiveParty, label_releases_of
 from splitvfl.team.team import FirstWorker
 
 _UNKNOWN_WIDTH: Final = 2  # where nobody here has a bottom model
@@ -68,16 +68,10 @@ def audit_party(
         width=_width(party),
     )
     rows = [own.data] if role == "passive" else []
-    releases = (
-        releases_of(
-            early_stopping=config.train.early_stopping is not None,
-            selected_by_label=own.data.selected_by_label,
-            stratified=own.data.seems_stratified,
-        )
-        if role == "active"
-        else ()
-    )
-    around = replace(around, void=not_applying(releases))
+    if own.task is not None:
+        task = deployment.assembly.task(own.task, own.classes)
+        releases = label_releases_of(own.data, task, early_stopping=config.train.early_stopping is not None)
+        around = replace(around, void=not_applying(releases))
     audits = [*of_defenses(rows, here, around, draws, seed, CONFIDENCE)]
     if noise is not None:
         exchange = deployment.assembly.exchange

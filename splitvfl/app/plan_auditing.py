@@ -27,6 +27,7 @@ from splitvfl.data.learned_columns import learned_columns
 from splitvfl.data.schema import Role
 from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.receiver_clips import NO_CLIPS
+from splitvfl.learning.tasks import Binary, Task
 from splitvfl.privacy.statement import not_covered
 
 
@@ -86,7 +87,11 @@ def _of_hdp(plan: HdpPlan, training: NoisyTraining) -> DefenseAudit:
         moved = realised_sensitivity(plan, training.settings, training.exchange, seed=training.seed)
         claims.append(_of_stream(plan, "a passive party", plan.passive, unmet, moved=moved))
     if "active" in training.roles:
-        unmet = [*_void(training), *_unclipped(plan, training.exchange), *_unmet(plan, training, "active")]
+        unmet = [
+            *_void(training, plan.task),
+            *_unclipped(plan, training.exchange),
+            *_unmet(plan, training, "active"),
+        ]
         claims.append(_of_stream(plan, "the label party", plan.active, unmet))
     measured = {
         "passive": "A passive party's was tried on one pair of neighbouring rows.",
@@ -117,7 +122,7 @@ def _of_sums(plan: SumNoisePlan, training: NoisyTraining) -> DefenseAudit:
     found = audit_gaussian(
         agreed.epsilon, agreed.delta, sigma=run.sigma, sensitivity=run.mu * run.sigma, unmatched=run.missing
     )
-    unmet = [*_void(training), *(_seeded() if plan.fixed else [])]
+    unmet = [*_void(training, Binary()), *(_seeded() if plan.fixed else [])]
     verdict: Verdict = "not covered" if unmet and found.verdict == "proven" else found.verdict
     claim = ClaimAudit(
         f"All that {plan.active} sends in the run is ({agreed.epsilon:g}, {agreed.delta:g})-differentially private in "
@@ -189,9 +194,9 @@ def _of_stream(
     )
 
 
-def _void(training: NoisyTraining) -> list[str]:
+def _void(training: NoisyTraining, task: Task) -> list[str]:
     """Say what voids a guarantee of labels, if anything does."""
-    void = void_for_labels(training.parties)
+    void = void_for_labels(training.parties, task)
     return [sentence(void)] if void else []
 
 

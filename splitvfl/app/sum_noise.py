@@ -16,7 +16,7 @@ from splitvfl.exchange.base import Exchange
 from splitvfl.exchange.noise import SumNoiseSettings
 from splitvfl.exchange.paillier import EncryptedExchange
 from splitvfl.hooks import At, Defense
-from splitvfl.learning.tasks import Task
+from splitvfl.learning.tasks import Binary, Task
 from splitvfl.privacy.accounting import MessagesPerUse, PrivacyBudget
 from splitvfl.privacy.composition import PrivacyLoss
 from splitvfl.privacy.statement import claim_warnings, not_covered
@@ -115,7 +115,7 @@ class SumNoisePlan:
 
     def notes(self, parties: Mapping[str, PartyData]) -> list[str]:
         """Return the statement: what is protected, from whom, by what, and what is not covered."""
-        void = void_for_labels(parties.values())
+        void = void_for_labels(parties.values(), Binary())
         said = [f"Not covered: one record's label. {void}."] if void else []
         return [self._what(), self._for_labels(), *said, *self.conditions(), *self._generator(), *self._warnings()]
 

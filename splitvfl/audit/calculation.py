@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import Literal, NamedTuple
 
 from splitvfl.claims import Claim, Gaussian, GaussianDP, PureDP
+from splitvfl.claims.asking import is_ours
 from splitvfl.defenses import (
     GaussianIR,
     GaussianTargets,
@@ -114,27 +114,10 @@ def calculated(defense: object, claim: Claim, *, receivers: int = 1, epochs: int
             return None
 
 
-def is_built_in(defense: object) -> bool:
-    """Return whether all that a defense does is written in splitvfl: of a class made from it nobody knows.
-
-    What such a class leaves as it is may call what it replaces, and read what it sets.
-    """
-    made_by = type(defense)
-    own = {name for name, value in getattr(defense, "__dict__", {}).items() if callable(value)}
-    return _is_ours(made_by) and not any(hasattr(made_by, name) for name in own)
-
-
 def _calls_built_in(defense: object) -> bool:
     """Return whether the ``__call__`` of a defense is written in splitvfl, whatever it calls."""
     author = next((base for base in type(defense).__mro__ if "__call__" in vars(base)), type(defense))
-    return _is_ours(author) and "__call__" not in getattr(defense, "__dict__", {})
-
-
-def _is_ours(author: type) -> bool:
-    """Return whether a class is one of splitvfl's defenses: found there, and not only said to be."""
-    module = author.__module__
-    ours = module.startswith("splitvfl.defenses.") and module in sys.modules
-    return ours and getattr(sys.modules[module], author.__qualname__, None) is author
+    return is_ours(author) and "__call__" not in getattr(defense, "__dict__", {})
 
 
 def _pure(defense: object, claim: PureDP, releases: int) -> Calculated | None:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from splitvfl.audit.calculation import ROUNDING, Calculated, calculated, is_built_in
+from splitvfl.audit.calculation import ROUNDING, Calculated, calculated
 from splitvfl.audit.verdicts import ClaimAudit, DefenseAudit, Verdict
 from splitvfl.audit.worlds import (
     MESSAGES,
@@ -33,6 +33,7 @@ from splitvfl.claims import (
     PureDP,
     RowNorm,
     claims_of,
+    is_built_in,
     sentence,
     told,
 )

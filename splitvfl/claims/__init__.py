@@ -6,6 +6,8 @@ below. It is asked once, where it is attached, and held to its answer from then 
 - :func:`row_bound` walks the defenses of a message in their order and says what is known of its rows in the end. A
   defense that states nothing of rows voids what those before it stated, also behind noise: it may look at its party's
   data again.
+- What it claims of labels over a whole run decides a verdict only if its class is splitvfl's (:func:`unchecked`). What
+  another claims is shown, and only measuring decides.
 - :func:`broken` compares what a defense returned with what it claims. A row above its bound is not sent.
 
 Claims are there to notice mistakes: a bound in another unit, a defense in the wrong place, a formula that is wrong.
@@ -23,7 +25,7 @@ They are no protection from a party that means harm. Its own machine does the ch
 1.0
 """
 
-from splitvfl.claims.asking import claims_of, is_per_record, promises_of_labels
+from splitvfl.claims.asking import claims_of, is_built_in, is_per_record, promises_of_labels, unchecked
 from splitvfl.claims.guarantees import (
     Guarantee,
     auc_of_detection_error,
@@ -92,6 +94,7 @@ __all__ = [
     "guarantee_of",
     "in_a_clause",
     "in_short",
+    "is_built_in",
     "is_per_record",
     "named",
     "not_applying",
@@ -101,4 +104,5 @@ __all__ = [
     "sentence",
     "tightest",
     "told",
+    "unchecked",
 ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from typing import get_args
 
+from splitvfl.claims.guarantees import UNCHECKED
 from splitvfl.claims.kinds import Claim, DetectionError, Gaussian, GaussianDP, NoPromise, PerRecord, PureDP, RowNorm
 from splitvfl.errors import HookError
 from splitvfl.errors import shown as written
@@ -57,6 +59,32 @@ def _other_author(defense: object, name: str) -> str:
             f"give {bases[calling].__name__} a claims() of its own: what holds of what it returns, or ()"
         )
     return ""
+
+
+def unchecked(defense: object) -> tuple[str, ...]:
+    """Return that nobody has checked what a defense claims, as what voids it for a whole run; nothing of a built-in.
+
+    What a class of one's own claims is no theorem whose conditions were looked at: only measuring decides.
+    """
+    made_by = type(defense)
+    return () if is_built_in(defense) else (f"claimed by {made_by.__module__}:{made_by.__qualname__}{UNCHECKED}",)
+
+
+def is_built_in(defense: object) -> bool:
+    """Return whether all that a defense does is written in splitvfl: of a class made from it nobody knows.
+
+    What such a class leaves as it is may call what it replaces, and read what it sets.
+    """
+    made_by = type(defense)
+    own = {name for name, value in getattr(defense, "__dict__", {}).items() if callable(value)}
+    return is_ours(made_by) and not any(hasattr(made_by, name) for name in own)
+
+
+def is_ours(author: type) -> bool:
+    """Return whether a class is one of splitvfl's defenses: found there, and not only said to be."""
+    module = author.__module__
+    ours = module.startswith("splitvfl.defenses.") and module in sys.modules
+    return ours and getattr(sys.modules[module], author.__qualname__, None) is author
 
 
 def promises_of_labels(claims: Iterable[Claim]) -> Iterator[GaussianDP | PureDP | DetectionError]:

@@ -15,6 +15,8 @@ from typing import assert_never
 from splitvfl.claims.kinds import DetectionError, GaussianDP, Per, PureDP
 from splitvfl.errors import ArgumentError
 
+UNCHECKED = ", not checked"
+
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
@@ -24,7 +26,8 @@ class Guarantee:
         auc: Nobody's AUC is expected to exceed it, from 0.5 to 1.
         scope: Of one message, or of all of the run together.
         source: What guarantees it, by name.
-        void: What else the partner sees that is made from labels, by name: it voids a guarantee of the whole run.
+        void: What voids a guarantee of the whole run, by name: what else the partner sees that is made from labels, and
+            a class outside splitvfl that claims it.
     """
 
     auc: float
@@ -40,6 +43,13 @@ class Guarantee:
     def of_run(self) -> bool:
         """Whether it bounds what the whole run reveals."""
         return self.scope == "run" and not self.void
+
+    @property
+    def why_void(self) -> str:
+        """What voids it, as a clause; empty if nothing does."""
+        unchecked = [name for name in self.void if name.endswith(UNCHECKED)]
+        seen = " and ".join(name for name in self.void if name not in unchecked)
+        return "; ".join([*unchecked, *([f"the partner sees {seen}, made from labels"] if seen else [])])
 
 
 def guarantee_of(claim: GaussianDP | PureDP | DetectionError, source: str, *, void: tuple[str, ...] = ()) -> Guarantee:

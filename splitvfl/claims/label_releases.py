@@ -43,8 +43,9 @@ SELECTION = LabelRelease(
 
 STRATIFIED = LabelRelease(
     "stratified division",
-    "The partner sees which of its records are tested, in numbers that labels decide.",
-    "ids do not divide the records, and each class has the same share of test records as in a stratified division",
+    "The partner sees which of its records are tested, and labels decide that, in proportion to classes or otherwise.",
+    "ids do not divide the records, and each class has the same share of test records as in a stratified division, or "
+    "class (the rank of a number) and part depend on one another: p < 0.001, and so by chance in one of 1,000",
 )
 CLASS_WEIGHTS = LabelRelease(
     "class weights",

@@ -25,6 +25,7 @@ from splitvfl.claims import (
     promises_of_labels,
     row_bound,
     told,
+    unchecked,
 )
 from splitvfl.errors import ArgumentError, HookError, PrivacyError
 from splitvfl.hooks import (
@@ -308,7 +309,7 @@ class DefenseChain(NotPickled):
             void: What voids what they claim of a whole run, by name.
         """
         return [
-            guarantee_of(claim, attached.label, void=void)
+            guarantee_of(claim, attached.label, void=(*void, *unchecked(attached.defense)))
             for attached in self._attached
             for claim in promises_of_labels(claims_of(attached.defense))
         ]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+import scipy
 import torch
 from torch import Tensor
 
@@ -22,6 +24,9 @@ TaskName = Literal["binary", "multiclass", "regression"]
 
 # As .npy files name them: the types in which labels are kept.
 LABEL_DTYPES: Mapping[TaskName, str] = {"binary": "<f4", "multiclass": "<i8", "regression": "<f4"}
+
+_BY_CHANCE = 1e-3  # how often a test calls a random division one by labels
+_FEWEST_EXPECTED = 5  # records of a class in each part, for the test of independence
 
 
 class Columns(NamedTuple):
@@ -175,6 +180,13 @@ class Records:
             return self.labels
         return self.labels.double().masked_fill(~self.real, torch.nan)
 
+    @property
+    def own_labels(self) -> Tensor:
+        """The labels of all records but dummies; empty where there are none."""
+        if self.labels is None:
+            return torch.zeros(0)
+        return self.labels if self.real is None else self.labels[self.real]
+
 
 NO_RECORDS = Records(torch.zeros(0, dtype=torch.int64), Columns.of(torch.zeros(0, 0)))
 
@@ -262,28 +274,32 @@ class PartyData:
             raise DataError(f"shard {shards.here} has {self.train.count} training records, and had {expected} just now")
         return replace(self, shards=shards)
 
-    @property
+    @cached_property
     def seems_stratified(self) -> bool:
-        """Whether each class has the share of test records that a stratified division gives it, to one record.
+        """Whether labels may decide which records are tested, in proportion to the classes or otherwise.
 
-        By chance that happens too, the more often the fewer records there are: nobody can tell these from each other.
-        Not where ids divide the records, or nothing does as all are in both parts, nor where labels are numbers.
+        Each class has the share of test records that a stratified division gives it, to one record; or class and part
+        depend on one another: a test of independence finds it, or a class that a part lacks is expected there. Numbers
+        are compared by their ranks. All that happens by chance too, and nobody can tell these from each other: the
+        first the more often the fewer records there are, the second in about one of 1,000 random divisions.
+        Not where ids divide the records, or nothing does as all are in both parts.
         """
-        train, test = self.train.labels, self.test.labels
-        if (
-            self.divided_by_ids
-            or self.train.ids is self.test.ids
-            or train is None
-            or test is None
-            or not len(train)
-            or not len(test)
-        ):
+        train, test = self.train.own_labels, self.test.own_labels
+        if self.divided_by_ids or self.train.ids is self.test.ids or not len(train) or not len(test):
             return False
-        if train.is_floating_point() and not bool(((train == 0) | (train == 1)).all()):
-            return False
-        share = len(test) / (len(train) + len(test))
-        counts = [(int((test == one).sum()), int((train == one).sum())) for one in train.unique()]
-        return all(abs(tested - share * (tested + rest)) < 1.0 for tested, rest in counts)
+        parts = torch.cat([train, test])
+        if parts.is_floating_point() and not bool(((parts == 0) | (parts == 1)).all()):
+            return bool(scipy.stats.mannwhitneyu(train.cpu().numpy(), test.cpu().numpy()).pvalue < _BY_CHANCE)
+        classes, members = parts.unique(return_inverse=True)
+        counts = [torch.bincount(part, minlength=len(classes)) for part in members.split([len(train), len(test)])]
+        table = torch.stack(counts).cpu().double().numpy()
+        sizes, shares = table.sum(0), table.sum(1, keepdims=True) / len(parts)
+        if bool((abs(table - shares * sizes) < 1.0).all()):
+            return True
+        lacking = (table == 0) & ((1.0 - shares) ** sizes < _BY_CHANCE / len(classes))
+        common = table[:, (shares * sizes).min(0) >= _FEWEST_EXPECTED]
+        depends = common.shape[1] > 1 and scipy.stats.chi2_contingency(common).pvalue < _BY_CHANCE
+        return bool(depends or lacking.any())
 
     @property
     def training_records(self) -> int:

@@ -6,7 +6,17 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, assert_never
 
-from splitvfl.claims import ROW_CLAIMS, Guarantee, PureDP, auc_of_mu, claims_of, guarantee_of, not_applying, tightest
+from splitvfl.claims import (
+    ROW_CLAIMS,
+    Guarantee,
+    PureDP,
+    auc_of_mu,
+    claims_of,
+    guarantee_of,
+    not_applying,
+    tightest,
+    unchecked,
+)
 from splitvfl.cut.chain import DefenseChain
 from splitvfl.cut.layer import check_top, refuse_batch_mixing
 from splitvfl.errors import ConfigError, PrivacyError
@@ -281,9 +291,11 @@ def label_guarantee(
     void = tuple(release.name for release in party.label_releases)
     gradient = party.cuts[partner].gradient
     found = [one for chain in (party.labels, gradient) for one in chain.guarantees(void=void)]
-    here = set(map(hook_name, gradient))
+    here: dict[str, tuple[str, ...]] = {}
+    for defense in gradient:
+        here[hook_name(defense)] = (*here.get(hook_name(defense), ()), *unchecked(defense))
     found += [
-        guarantee_of(total, name, void=void)
+        guarantee_of(total, name, void=(*void, *here[name]))
         for name, total in label_promises_of_run(party, epochs, own_part=own_part)
         if isinstance(total, PureDP) and name in here
     ]

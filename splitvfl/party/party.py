@@ -536,6 +536,28 @@ class PassiveParty(Party):
         self.penalties.load_state_dict(state.get("penalties", NO_STATE))  # runs that began before there were any
 
 
+def label_releases_of(
+    data: PartyData, task: Task | None, *, early_stopping: bool = False, device: torch.device | str = "cpu"
+) -> tuple[LabelRelease, ...]:
+    """Return what partners of a training see beside messages that is made from labels.
+
+    Args:
+        data: The data of a party.
+        task: The task whose loss trains what sends; ``None``: a label defense computes that loss.
+        early_stopping: Whether labels decide when training ends.
+        device: Where the loss computes.
+    """
+    classes = None if task is None else task.classes
+    return releases_of(
+        early_stopping=early_stopping,
+        selected_by_label=data.selected_by_label,
+        stratified=data.seems_stratified,
+        class_weights=task is not None
+        and classes is not None
+        and task.loss.weighs_classes(classes, outputs=task.outputs, device=torch.device(device)),
+    )
+
+
 class ActiveParty(Party):
     """The party that holds the labels and the top model, with or without columns of its own.
 
@@ -646,19 +668,8 @@ class ActiveParty(Party):
     @property
     def label_releases(self) -> tuple[LabelRelease, ...]:
         """What partners see beside messages that is made from labels: each voids a guarantee for the whole run."""
-        return releases_of(
-            early_stopping=self.patience is not None,
-            selected_by_label=self.data.selected_by_label,
-            stratified=self.data.seems_stratified,
-            class_weights=self._weighs_classes(),
-        )
-
-    def _weighs_classes(self) -> bool:
-        """Return whether the loss that trains what sends weighs classes differently."""
-        task = self.task
-        if task.classes is None or self.labels.with_own_loss is not None:
-            return False
-        return task.loss.weighs_classes(task.classes, outputs=task.outputs, device=self.device)
+        task = self.task if self.labels.with_own_loss is None else None
+        return label_releases_of(self.data, task, early_stopping=self.patience is not None, device=self.device)
 
     def connect(self, passive: str) -> CutLayer:
         """Return a new cut layer towards a passive party."""

@@ -147,7 +147,7 @@ def _guarantee(verdict: Verdict) -> tuple[Text, str]:
     if found is None:
         return Text("none"), ""
     if found.scope == "run" and found.void:
-        return Text("void"), f"{' and '.join(found.void)}: made from labels, and the partner sees it"
+        return Text("void"), found.why_void
     value = Text(f"AUC ≤ {found.auc:.2f}")
     if found.scope == "run":
         return value, "for one record, all else known; guessing gives 0.50"

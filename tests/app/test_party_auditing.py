@@ -96,6 +96,29 @@ def test_a_label_owner_is_told_that_early_stopping_voids_its_guarantee_without_c
     assert void.why[0].endswith("does not apply: early stopping is made from labels.")
 
 
+WEIGHTED = """
+import torch
+from torch.nn import functional
+from splitvfl.learning.losses import Logistic
+
+class Weighted(Logistic):
+    name = "weighted"
+
+    def __call__(self, outputs, targets, /):
+        return functional.binary_cross_entropy_with_logits(outputs[:, 0], targets, pos_weight=torch.tensor(10.0))
+"""
+
+
+@pytest.mark.parametrize("columns", [["customer", "default", "income"], ["customer", "default"]])
+def test_a_label_owner_is_told_that_weights_of_classes_void_its_guarantee(here: Path, columns: list[str]) -> None:
+    Path("weighing.py").write_text(WEIGHTED)
+    pd.read_csv("bank.csv")[columns].to_csv("own.csv", index=False)
+    more = ["data.ranges=null", "train.loss=weighing:Weighted", "defenses=[{name: randomised-response, epsilon: 1.0}]"]
+    claim = audit_party(load_config("bank.yaml", ["data.path=own.csv", *more]), "bank", draws=400).defenses[0].claims[0]
+    assert claim.verdict == "not covered"
+    assert claim.why[0].endswith("does not apply: class weights is made from labels.")
+
+
 def test_of_calculated_noise_a_passive_party_audits_its_own(here: Path) -> None:
     (plan,) = audit_party(load_config("shop-noise.yaml"), "shop", draws=400).defenses
     (claim,) = plan.claims

@@ -185,6 +185,18 @@ def _stratified(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     return np.isin(np.arange(len(labels)), test)
 
 
+def _balanced(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    return np.isin(np.arange(len(labels)), [np.flatnonzero(labels == one)[:60] for one in (0, 1)])
+
+
+def _oversampled(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    return np.random.default_rng(4).random(len(labels)) < np.where(labels == 1, 0.35, 0.15)
+
+
+def _sorted(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    return np.isin(np.arange(len(labels)), np.argsort(labels, kind="stable")[480:])
+
+
 def _by_chance(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     return np.random.default_rng(3).random(len(labels)) < 0.2
 
@@ -194,10 +206,14 @@ def _by_chance(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     [
         (_divided(_stratified), True),
         (_divided(_stratified, by_ids=True), False),  # then it is by chance
+        (_divided(_balanced), True),
+        (_divided(_balanced, by_ids=True), False),
+        (_divided(_oversampled), True),
+        (_divided(_sorted), True),
         (_divided(_by_chance), False),
         (_divided(lambda labels: np.arange(600) >= 480), False),  # the latest records
     ],
-    ids=["stratified", "by ids", "by chance", "by time"],
+    ids=["stratified", "by ids", "balanced", "balanced by ids", "oversampled", "sorted", "by chance", "by time"],
 )
 def test_a_division_that_is_stratified_by_labels_voids_it(data: PartyData, found: bool) -> None:
     trainer = small_trainer(("lab",), defenses=[RandomisedResponse(epsilon=1.0)])
@@ -207,7 +223,7 @@ def test_a_division_that_is_stratified_by_labels_voids_it(data: PartyData, found
     guarantee = label_guarantee(trainer.active, "lab", epochs=3)
     assert guarantee is not None
     assert guarantee.of_run != found
-    assert ("stratified division is made from labels" in void_for_labels([data])) == found
+    assert ("stratified division is made from labels" in void_for_labels([data], Binary())) == found
 
 
 def test_of_numbers_and_of_records_that_are_not_divided_no_division_is_stratified() -> None:
@@ -229,6 +245,48 @@ def test_of_numbers_and_of_records_that_are_not_divided_no_division_is_stratifie
     undivided = replace(classes, test=classes.train)
     found = [data.seems_stratified for data in (many, numbers, undivided)]
     assert found == [True, False, False]
+
+
+def _parts_of(train: Tensor, test: Tensor) -> PartyData:
+    parts = (Records(torch.arange(len(part)), Columns.of(torch.zeros(len(part), 1)), part) for part in (train, test))
+    return PartyData("bank", ("a",), ("a",), (), *parts)
+
+
+def test_a_class_that_a_part_lacks_though_it_is_expected_there_is_seen() -> None:
+    def found(more: int, *, part: str) -> bool:
+        # Half of all records are tested; the third class is too rare for the test of independence.
+        full, bare = torch.cat([torch.arange(401) % 2, torch.full((more,), 2)]), torch.arange(380) % 2
+        return (_parts_of(full, bare) if part == "test" else _parts_of(bare, full)).seems_stratified
+
+    assert all(found(14, part=part) for part in ("train", "test"))
+    assert not any(found(4, part=part) for part in ("train", "test"))  # as in one of eight divisions by chance
+
+
+def test_numbers_that_differ_in_rank_between_the_parts_are_seen() -> None:
+    numbers = torch.from_numpy(np.random.default_rng(6).gamma(2.0, size=600)).float()
+    highest = numbers.sort().values
+    assert not _parts_of(numbers[:480], numbers[480:]).seems_stratified
+    assert _parts_of(highest[:480], highest[480:]).seems_stratified
+    assert _parts_of(numbers[:480], numbers[480:] * 1.6).seems_stratified
+
+
+@pytest.mark.parametrize("classes", [6, 40, 0])
+def test_few_divisions_by_chance_are_taken_for_one_by_labels(classes: int) -> None:
+    generator, found = np.random.default_rng(7), 0
+    for _ in range(1000):
+        # Of many classes most have few records: one in the test part is far more than the share that is expected.
+        drawn = generator.random(500) ** 3
+        labels = torch.from_numpy((drawn * classes).astype(np.int64)) if classes else torch.from_numpy(drawn).float()
+        test = torch.from_numpy(generator.random(500) < 0.1)
+        found += _parts_of(labels[~test], labels[test]).seems_stratified
+    assert found <= 5  # one is expected; more than five are in one of 1,500
+
+
+def test_dummies_of_a_padded_alignment_are_no_class() -> None:
+    given = _parts_of(torch.cat([torch.arange(300) % 2, torch.zeros(300).long()]), (torch.arange(91) % 9 > 3).long())
+    train = replace(given.train, real=torch.arange(600) < 300)
+    assert given.seems_stratified
+    assert not replace(given, train=train).seems_stratified
 
 
 @pytest.mark.parametrize(
@@ -284,6 +342,7 @@ def test_a_loss_that_weighs_classes_voids_it(task: Task, found: bool) -> None:
     trainer.active.task = task
 
     assert trainer.active.label_releases == ((CLASS_WEIGHTS,) if found else ())
+    assert ("class weights" in void_for_labels([trainer.active.data], task)) == found
 
 
 def test_a_loss_that_a_label_defense_computes_has_no_weights_of_the_task() -> None:
