@@ -553,7 +553,7 @@ def test_completion_after_training_reaches_summary_table_and_page(
     assert "After training" in shown
     assert f"{found.test.auc:.2f}" in shown
     assert "5 positive and 6 negative records" in page
-    assert "What taking part has taught the partner" in page
+    assert f"{found.test.auc:.2f}" in page
 
 
 def test_a_fit_that_fails_is_said_and_a_baseline_is_not_the_worst_leak(

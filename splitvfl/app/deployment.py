@@ -323,9 +323,12 @@ class Deployment:
         return active
 
     def _solving(self) -> Solving | None:
-        """Return what the run lets partners solve for, given how many features they have; ``None`` without labels."""
+        """Return what the run lets partners solve for, given how many features they have.
+
+        ``None`` without labels, and where more than sums are sent: there it is measured.
+        """
         own = self.own
-        if own.task is None:
+        if own.task is None or not self.assembly.exchange.sums_only:
             return None
         basis = SolvingBasis.of_file(
             self.assembly, records=self._batches.count, task=own.task, own_columns=own.data.width
@@ -356,13 +359,12 @@ class Deployment:
         Once there is a half that was tried.
         """
         solving = self._solving()
-        if solving is None:
-            return []
         partners = {other: party for other, party in self._config.parties.items() if other != self.name}
         columns = {other: _named_columns(party.columns) for other, party in partners.items()}
         known = {other: count for other, count in columns.items() if count is not None}
-        of_goal = [] if self._label_owner is None else self._said_of_goal(solving.of(known))
-        return [*of_goal, *solving.said_before_connecting(columns)]
+        found = [] if solving is None else solving.of(known)
+        of_goal = [] if self._label_owner is None else self._said_of_goal(found)
+        return [*of_goal, *([] if solving is None else solving.said_before_connecting(columns))]
 
     def _settings(self, folder: Path) -> RunSettings:
         train, data, exchange = self._config.train, self.own.data, self.assembly.exchange

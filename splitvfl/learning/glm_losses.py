@@ -116,7 +116,10 @@ class GLMLoss(Loss):
 
     def clipped(self, t: Tensor) -> Tensor:
         """Return logits within the range in which the loss is used."""
-        return t if self.logit_clip is None else t.clamp(-self.logit_clip, self.logit_clip)
+        if self.logit_clip is None:
+            return t
+        most = min(self.logit_clip, torch.finfo(t.dtype).max)
+        return t.clamp(-most, most)
 
     def _clipped_targets(self, y: Tensor) -> Tensor:
         return y if self.target_clip is None else y.clamp(-self.target_clip, self.target_clip)

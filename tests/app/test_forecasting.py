@@ -578,17 +578,17 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "words", [["four.yaml"], ["four.yaml", "--model", "four"], ["binary.yaml", "--model", "binary"]]
 )
-def test_it_fits_eighty_columns_and_ends_in_a_sentence(
+def test_it_fits_eighty_columns_and_begins_with_its_conclusion(
     here: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(here, *words, *FEW) == 0
 
     lines = capsys.readouterr().out.rstrip().splitlines()
     assert max(map(len, lines)) <= 80
-    last = " ".join(line.strip() for line in lines[max(n for n, line in enumerate(lines) if not line.strip()) :])
+    conclusion = " ".join(line.strip() for line in lines[: lines.index("")])
     settings = {"model": here / words[2]} if len(words) > 1 else {}
-    assert last.strip() == forecast(load_config(words[0]), "telecom", judged=5, **settings).sentence
-    assert last.endswith(".")
+    assert conclusion == forecast(load_config(words[0]), "telecom", judged=5, **settings).sentence
+    assert conclusion.endswith(".")
 
 
 def test_nothing_is_sent(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

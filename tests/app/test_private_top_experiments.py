@@ -110,10 +110,10 @@ def test_a_finished_run_says_which_top_its_figures_are_of(capsys: pytest.Capture
     assert kept.keys() == {f"{part}/{figure}" for part in ("test", "validation") for figure in figures}
     assert summary.sending_metric is not None
     assert summary.sending_metric != summary.test_metric
-    assert f"The top that sends has a test AUC of {summary.sending_metric:.3f}." in said
+    assert f"The top model that sends gradients has a test AUC of {summary.sending_metric:.3f}." in said
     assert "learned from true labels and sent nothing" in said
     page = write_report([folder], folder / "report.html", title="").read_text()
-    assert f"The top that sends has a test AUC of {summary.sending_metric:.3f}." in page
+    assert f"The top model that sends gradients has a test AUC of {summary.sending_metric:.3f}." in page
 
     sending, private = (load_file(folder / "weights" / f"bank{of}.safetensors") for of in ("", ".private-top"))
     assert sending.keys() == private.keys()

@@ -257,7 +257,7 @@ def test_an_audit_recomputes_its_delta_and_names_what_it_rests_on(seeded: bool, 
     assert claim.calculated is not None
     assert 0.99e-3 < claim.calculated.value <= 1e-3
     assert any("multiplying residues with the very columns that are bounded" in line for line in claim.why)
-    labels = [seat.readings[-1] for seat in audited.learned if seat.relation == "label of a record"]
+    labels = [seat.after[-1] for seat in audited.learned if seat.relation == "label of a record"]
     assert len(labels) == 3  # lab, far, and both together
     for last in labels:
         assert last.guarantee is not None

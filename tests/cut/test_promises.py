@@ -52,10 +52,9 @@ def test_a_run_says_what_is_promised_before_it_begins_and_in_its_notes(
     tmp_path: Path, defense: str, start: str, end: str
 ) -> None:
     said, notes = run(tmp_path, defense)
-    said = said[-len(notes) :]  # after what the data are
-    assert said == notes
-    assert said[0].startswith(start)
-    assert said[0].endswith(end)
+    assert set(notes) <= set(said)  # beside what the data are, and the goal
+    assert notes[0].startswith(start)
+    assert notes[0].endswith(end)
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_a_label_party_that_spoils_the_model_at_the_end_does_not_take_back_what_
     assert found.most > 0.75 * reading(honest).most, "of which it saw one epoch less"
     (said,) = columns_read(evil_summary(found))
     assert f"From what telecom sent in epoch 3, ridge recovers {found.worst:.0%} of the variance" in said
-    assert f"In the last epoch it read {found.share:.0%} only" in said
+    assert f"In the last epoch it recovers {found.share:.0%} only" in said
 
 
 def evil_summary(found: Any) -> Any:
@@ -562,7 +562,7 @@ def test_a_run_says_what_the_label_party_reads(
     assert main(["train", "run.yaml", "--out", "run"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "From what lab sent in the last epoch, " in said or "lab sent over the run" in said
-    assert "if it knows the columns of 30% of the records" in said
+    assert "It knows the features of 30% of the records" in said
     summary = read_summary(Path("run"))
     (found,) = summary.parties["lab"].readings
     assert found.attack == "ridge"
@@ -708,7 +708,7 @@ def test_records_are_kept_and_shown_only_where_it_is_asked_for(
     for extra, there in (([], False), (["--show-records"], True)):
         assert main(["report", "kept", "--out", "page.html", *extra]) == 0
         page = Path("page.html")
-        assert ("Values of 50 records of each column can be read from this figure" in page.read_text("utf-8")) == there
+        assert ("This figure shows values of 50 records for each feature" in page.read_text("utf-8")) == there
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
     # A new run in the same folder that does not ask for it takes them away.
     assert main(["train", "run.yaml", "--out", "kept", "--overwrite"]) == 0

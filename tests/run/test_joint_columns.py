@@ -156,7 +156,7 @@ def test_without_columns_of_its_own_there_is_nothing_to_add() -> None:
     made = trainer(own=0)
     made.fit(1)
     found = reading(made)
-    assert (found.without_messages, found.joint, found.exact_without, found.exact_joint) == (0.0, None, None, None)
+    assert (found.without_messages, found.joint, found.exact_without, found.exact_joint) == (0.0, None, 0.0, None)
 
 
 class OfFields(nn.Module):

@@ -155,12 +155,12 @@ def test_terminal_summary_and_report_say_so(
     assert main(["train", "run.yaml", "--out", "run"]) == 0
     (found,) = read_summary(Path("run")).membership
     said = " ".join(capsys.readouterr().out.split())
-    assert f"a training record is told from a test record with an AUC of {found.auc:.2f} (95 % interval" in said
+    assert f"separates training from test records by the finished model with an AUC of {found.auc:.2f} (95 % CI" in said
     assert (found.members, found.others) == (440, 129)
-    assert f"how many are found at 1 % false alarms is not told by fewer than {FEWEST_OTHERS} test records." in said
+    assert f"the hits at 1 % false alarms need at least {FEWEST_OTHERS} test records." in said
     page = write_report([Path("run")], Path("page.html"), title="members").read_text()
-    assert "Who was trained on?" in page
-    assert f"too few test records to know it, below {FEWEST_OTHERS}" in page
+    assert "Membership: records used in training" in page
+    assert "</td><td>–</td><td>440</td><td>129</td>" in page
     metrics = Path("run/metrics.jsonl").read_text()
     assert "membership/auc/loss-threshold" in metrics
     assert "membership/hits" not in metrics
@@ -172,4 +172,4 @@ def test_of_test_records_enough_it_is_said_how_many_are_found() -> None:
     (found,) = made.membership
     assert found.hits is not None
     (said,) = membership_read(SimpleNamespace(membership=[found]))  # type: ignore[arg-type]
-    assert f": {found.hits:.1%} of 60 are found at 1 % false alarms (95 % interval {found.hits_low:.1%} to " in said
+    assert f": it finds {found.hits:.1%} of 60 at 1 % false alarms (95 % CI {found.hits_low:.1%} to " in said

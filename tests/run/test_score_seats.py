@@ -168,7 +168,7 @@ def test_a_run_says_what_scores_tell_and_so_do_summary_and_report(
     said = " ".join(capsys.readouterr().out.split())
     (found,) = read_summary(Path("run")).parties["lab"].readings
     assert f"From scores and its own features, {found.attack} recovers {found.share:.0%} of the variance" in said
-    assert "if it knows the whole model and the columns of 10% of the records" in said
+    assert "It knows the whole model and the features of 10% of the records" in said
     assert "(scores) from scores of predictions in place of messages" in said
     page = write_report([Path("run")], Path("page.html"), title="scores").read_text()
     assert "lab, by score-inversion, which knew 10% of the records, from scores of predictions" in page
