@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -11,7 +12,7 @@ from splitvfl.app.console import RunProgress, figures
 from splitvfl.leakage.label_leak import LabelLeak
 from splitvfl.run.training import Status
 
-LEAK = LabelLeak(total=0.91, beyond=0.55, known=0.77)
+LEAK = LabelLeak(total=0.91, beyond=0.55, known=0.77, canaries=60)
 STATUS = Status(1000, 1000, 98765, 98765, 123.456, 0.761, (0.97, "gradient-classifier"), {"telecom": LEAK})
 
 
@@ -39,4 +40,7 @@ def test_what_matters_comes_first() -> None:
         "baseline 0.77",
         "total 0.91",
     ]
+    # Without canaries it is no excess.
+    without = replace(STATUS, label_leaks={"telecom": replace(LEAK, canaries=0)})
+    assert [one for one in figures(STATUS) if one not in figures(without)] == ["excess 0.55"]
     assert figures(Status(1, 2, 3, 4, float("nan"), float("nan"), (float("nan"), ""))) == []
