@@ -66,7 +66,7 @@ def test_the_demonstration_goes_through(
     assert re.search(
         r"-- kill -9: the lab is gone.*lab\$ splitvfl party.*lab +\| going on from step \d+", done.out, re.S
     )
-    assert re.search(r"Labels: worst leak 0?\.\d\d|Labels: worst leak 1\.00", done.out)
+    assert re.search(r"verdict +(ABOVE|BELOW) GOAL|verdict +INCONCLUSIVE", done.out)
     # Who is scored is known from the files alone: the new records that all three have.
     held = [{row[ID_COLUMNS[party]] for row in rows_of(tmp_path / "three" / party / NEW_RECORDS)} for party in PARTIES]
     scores = rows_of(tmp_path / "three" / ACTIVE / SCORES)

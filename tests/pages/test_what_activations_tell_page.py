@@ -41,5 +41,5 @@ def test_the_experiment_runs_with_the_attack_of_the_page_and_that_of_the_tutoria
     assert found["Nearest"].known_share == 0.2
     assert found["Nearest-2"].known_share == 0.05
     said = " ".join(capsys.readouterr().out.split())
-    assert f"reads {found['ridge'].most:.0%} of the variance" in said
+    assert f"recovers {found['ridge'].most:.0%} of the variance" in said
     assert main(["forecast", "lab.yaml", "--as", "lab", "--model", "run"]) == 0
