@@ -78,7 +78,7 @@ def lesson(runs: Sequence[RunSummary]) -> list[str]:
         f"2. Hiding single messages is not enough: excess {broken}.",
         f"3. Randomised labels are guaranteed: AUC at most {recommended.bound}, whatever the attack.",
         f"4. One-way: no message depends on labels. Test AUC {one_way.test} (3: {recommended.test}; 1: {plain.test}).",
-        f"5. No defense hides what the partner knows alone: {plain.alone}, with others' labels {plain.taught}.",
+        f"5. No defense hides what a partner knows alone: {plain.alone}, with others' labels {plain.taught}.",
     ]
 
 
