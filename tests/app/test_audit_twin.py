@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +177,16 @@ def test_too_few_records_are_refused_before_the_first_step(tmp_path: Path) -> No
     with pytest.raises(DataError, match="an audit twin needs 40 training records, and there are 38"):
         run_experiment(few, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_finished_run_takes_up_another_goal_and_keeps_its_figures(runs: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    found = resumed(runs / "twin", tmp_path / "run", TWIN, "goal=0.7", notify=said.append)
+    assert found.goal == read_summary(tmp_path / "run").goal == 0.7
+    assert replace(found, goal=0.6) == read_summary(runs / "twin")
+    assert any("the goal is 0.7 from now on" in line for line in said)
+
+
+def test_a_twin_of_fewer_epochs_than_its_run_is_refused(runs: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="an audit twin is trained like its run, of 2; got 1"):
+        resumed(runs / "alone", tmp_path / "run", TWIN, "train.epochs=1")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -781,6 +782,12 @@ def test_the_upper_end_is_that_of_the_least_certain_attack() -> None:
     found = pooled([[sure, sure], [unsure, unsure]])
     assert found is not None
     assert (found.auc, found.high) == (pytest.approx(0.56), pytest.approx(pooled_alone(unsure).high))
+
+
+def test_in_one_run_too_the_upper_end_is_that_of_the_least_certain_attack() -> None:
+    sure, unsure = CanaryLeak(0.56, 0.52, 0.60, 500, 500), CanaryLeak(0.55, 0.40, 0.70, 500, 500)
+    judges: list[Any] = [SimpleNamespace(canary_leak=lambda *, level, leak=leak: leak) for leak in (sure, unsure)]
+    assert worst_of(judges) == replace(sure, high=0.70, figures=2)
 
 
 def pooled_alone(leak: CanaryLeak) -> CanaryLeak:

@@ -83,3 +83,8 @@ def test_labels_in_general_are_the_mean_of_runs_with_the_interval_of_the_mean() 
     assert (alone.low, alone.high, alone.taught) == (pytest.approx(0.06), pytest.approx(0.16), True)
     (row,) = DefenseRow("a", seeds(measured(knowledge_gain=gain), measured())).parties
     assert row.together(0.6).knowledge_gain is None
+
+
+def test_an_excess_without_canaries_of_both_labels_is_none() -> None:
+    assert state(measured(excess=CanaryLeak(0.5, 0.5, 0.5, 0, 0))) == "inconclusive"
+    assert state(measured(excess=CanaryLeak(0.5, 0.45, 0.55, 1000, 1000))) == "below-goal"
